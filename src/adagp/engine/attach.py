@@ -60,7 +60,9 @@ class EngineOptions:
     `weight_hooks` change the weights after each step of the optimizer, in order: `adagp.DropBack(keep=0.1)` keeps a tenth of
     them. They take the weights that the model has in `attach` as the initial ones.
 
-    Predictions are compared with true gradients in every `metrics_every`-th BP batch; 0: never.
+    Predictions are compared with true gradients in every `metrics_every`-th BP batch; 0: never. With `noise`, `read_sites` also
+    has `sample_correlation`, how well single samples' gradients are predicted, and `noise_batches`, the gradient noise scale;
+    it takes the memory of two gradients.
     """
 
     precision: Precision | str | None = None
@@ -69,6 +71,7 @@ class EngineOptions:
     guard: Guard = field(default_factory=Guard)
     weight_hooks: WeightUpdateHook | Sequence[WeightUpdateHook] = ()
     metrics_every: int = 10
+    noise: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.guard, Guard):
@@ -252,6 +255,7 @@ def attach_run(
         method=method,
         guard=engine.guard,
         metrics_every=engine.metrics_every,
+        noise=engine.noise,
         scaler=engine.scaler,
         output=output,
         processes=processes,

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adagp.engine.noise import NoiseMeter
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
 from adagp.layers.weights import gradient_norms, sharded_like, whole
@@ -32,15 +33,19 @@ FIGURES = ("cosine", "norm_ratio", "mse", "mape", "cosine_previous")
 class QualityMeter:
     """Sums of the five figures per site and learner, sampled on every `interval`-th BP batch (0: never).
 
-    `learners` are the names of the sources that learn: each one's predictions are compared on their own.
+    `learners` are the names of the sources that learn: each one's predictions are compared on their own. With `noise`, two
+    further figures: see `adagp.engine.noise`.
     """
 
-    def __init__(self, sites: Sequence[Site], interval: int, learners: Sequence[str] = ()) -> None:
+    def __init__(
+        self, sites: Sequence[Site], interval: int, learners: Sequence[str] = (), *, noise: bool = False
+    ) -> None:
         if interval < 0:
             raise OptionError(f"the metrics interval is {interval}; it must be 0 (never) or more.")
         self.interval = interval
         self.learners = list(learners) or [""]
         self._sites = sites
+        self._noise = NoiseMeter(sites, len(self.learners)) if noise else None
         self._batches = 0
         self._previous: dict[int, Tensor] = {}
         device = sites[0].weight.device if sites else torch.device("cpu")
@@ -63,6 +68,7 @@ class QualityMeter:
     ) -> Callable[[], None]:
         """Compute the figures of one BP batch; return a function that adds them."""
         figures = self._figures(sites, truths, predictions) if self.due() else None
+        noise = self._noise.prepare_record(sites, truths, predictions) if self._noise is not None else None
         # The previous-gradient baseline needs only the gradient before a sampled one: no copy on the other batches.
         before_sample = self.interval > 0 and (self._batches + 1) % self.interval == 0
         copied = zip(sites, truths, strict=True) if before_sample else ()
@@ -73,6 +79,8 @@ class QualityMeter:
                 chosen = indices(sites, self._sums.device)
                 self._sums[chosen] += figures.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
                 self._counts[chosen] += figures.isfinite()
+            if noise is not None:
+                noise()
             self._batches += 1
             self._previous = previous
 
@@ -95,13 +103,18 @@ class QualityMeter:
         self._sums.zero_()
         self._counts.zero_()
         several = len(self.learners) > 1
-        return {
+        rows = {
             f"{site.name} ({learner})" if several else site.name: {
                 name: None if isnan(mean) else mean for name, mean in zip(FIGURES, row, strict=True)
             }
             for site in self._sites
             for learner, row in zip(self.learners, means[site.index], strict=True)
         }
+        if self._noise is not None:
+            noise = self._noise.read()
+            figures = (own for site in self._sites for own in noise[site.index])
+            return {name: row | own for (name, row), own in zip(rows.items(), figures, strict=True)}
+        return rows
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums, counts and the gradient that is kept for the next sample."""
@@ -110,6 +123,7 @@ class QualityMeter:
             "previous": dict(self._previous),
             "sums": self._sums.clone(),
             "counts": self._counts.clone(),
+            **({} if self._noise is None else {"noise": self._noise.state_dict()}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -120,6 +134,8 @@ class QualityMeter:
         for target, saved in ((self._sums, state["sums"]), (self._counts, state["counts"])):
             rows = saved.view(len(self._sites), -1, len(FIGURES))  # older checkpoints have the first learner alone
             target[:, : rows.shape[1]] = rows.to(target.device)
+        if self._noise is not None and "noise" in state:
+            self._noise.load_state_dict(state["noise"])
 
     def _against_previous(self, sites: Sequence[Site], truths: Sequence[Tensor]) -> Tensor:
         pairs = [(truth, self._previous.get(site.index)) for site, truth in zip(sites, truths, strict=True)]

@@ -171,6 +171,7 @@ class Trainer:
         method: str = "",
         guard: Guard,
         metrics_every: int,
+        noise: bool = False,
         scaler: torch.amp.GradScaler | None = None,
         output: OutputSelector = None,
         processes: Processes | None = None,
@@ -187,7 +188,7 @@ class Trainer:
         self.length = length
         self.norms = RunningNorms(survey.sites)
         learners = [name for name, source in self.sources.items() if source.learns]
-        self.quality = QualityMeter(survey.sites, metrics_every, learners)
+        self.quality = QualityMeter(survey.sites, metrics_every, learners, noise=noise)
         for source in self.sources.values():
             source.bind(survey.sites, self.norms)
         traceable = all(source.traceable for source in self.sources.values())
