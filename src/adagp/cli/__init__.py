@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import metadata
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -134,4 +134,9 @@ def named_methods(words: Sequence[str]) -> list[str]:
     return [name for name in names if ":" in name]
 
 
-app = make_app()
+def __getattr__(name: str) -> typer.Typer:
+    """Return `app`, the program with all commands; it is made when it is first needed: that takes as long as most commands."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()["app"] = make_app()
+    return cast(typer.Typer, globals()["app"])

@@ -12,6 +12,7 @@ from adagp.program.figures.style import (
     COLOURS,
     FAINT,
     label_points,
+    mark_better,
     save,
     series_colour,
     spread_labels,
@@ -43,6 +44,7 @@ def draw_pareto(document: Record, out: Path, formats: Sequence[str] = ("png", "s
             _pareto_panel(axis, content["methods"], colours, metric)
             title = TITLES.get(regime, f"equal cost on the {regime}, modelled")
             axis.set(title=title, xlabel="seconds of training, measured", ylabel=f"test {metric.heading}")
+            mark_better(axis, "left", "above" if metric.higher_is_better else "below")
         counts = {method["runs"] for content in regimes.values() for method in content["methods"].values()}
         figure.suptitle(f"{document['model']} on {document['dataset']}", fontsize=11)
         bars = "bars: 95% interval over seeds; " if max(counts) > 1 else ""

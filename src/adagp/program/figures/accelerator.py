@@ -14,6 +14,7 @@ from adagp.program.figures.style import (
     PHASE_COLOURS,
     check_picture_path,
     legend_beside,
+    mark_better,
     save,
     some_of,
     style,
@@ -28,6 +29,8 @@ ENERGY_PARTS = ("dram", "buffer", "predictor_memory", "network", "registers", "a
 _LEVEL_COLOURS = dict(zip(ENERGY_PARTS, (*COLOURS, GREY), strict=True))
 LONGEST_NAME = 22
 """Most characters of a layer's label; longer names lose their beginning."""
+NEAR = 0.25
+"""Relative distance below which two points of the roofline share a label."""
 MOST_NAMED = 24
 """Most layers with a label below the axis; of more, every Nth has one."""
 
@@ -37,16 +40,17 @@ def plot_simulation(simulation: Simulation, path: Path) -> None:
     check_picture_path(path)
     accelerator = simulation.accelerator
     with style():
-        figure, axes = subplots(3, 2, (15, 14))
+        figure, axes = subplots(2, 3, (20, 9.5))
         _by_layer(axes[0][0], simulation)
-        _speedups(axes[0][1], {simulation.workload.name: _speedups_of(simulation)})
-        _energy(axes[1][0], simulation)
-        _roofline(axes[1][1], simulation)
+        _energy(axes[0][1], simulation)
+        _roofline(axes[0][2], simulation)
         rows = layer_rows(simulation)
-        _traffic(axes[2][0], rows)
-        _joules(axes[2][1], rows)
+        _traffic(axes[1][0], rows)
+        _joules(axes[1][1], rows)
+        _speedups(axes[1][2], {"": _speedups_of(simulation)})
         figure.suptitle(
-            f"{simulation.workload.name}, {accelerator.dataflow} on {accelerator.array} PEs, batch {simulation.run.batch}"
+            f"{simulation.workload.name}, {accelerator.dataflow} on {accelerator.array} PEs, batch {simulation.run.batch}: "
+            "modelled; cost only, not accuracy"
         )
         save(figure, path)
 
@@ -120,7 +124,8 @@ def _speedups(axes: "Axes", speedups: Mapping[str, Mapping[str, float]]) -> None
     for number, design in enumerate(designs):
         positions = [index - 0.4 + (number + 0.5) * width for index in range(len(speedups))]
         bars = axes.bar(positions, [row.get(design, 0.0) for row in speedups.values()], width, label=design)
-        axes.bar_label(bars, fmt="%.2f", rotation=90, padding=3, fontsize=7)
+        several = len(speedups) > 1
+        axes.bar_label(bars, fmt="%.2f", rotation=90 if several else 0, padding=3, fontsize=7 if several else 9)
     turned = len(speedups) > 3
     axes.set_xticks(
         range(len(speedups)), list(speedups), rotation=30 if turned else 0, ha="right" if turned else "center"
@@ -142,7 +147,10 @@ def _energy(axes: "Axes", simulation: Simulation) -> None:
 
 
 def _roofline(axes: "Axes", simulation: Simulation) -> None:
-    """Draw the forward pass of each layer: MACs per cycle against MACs per off-chip byte."""
+    """Draw the forward pass of each layer: MACs per cycle against MACs per off-chip byte.
+
+    The layers' numbers are those of their order; layers at the same point share a label.
+    """
     accelerator = simulation.accelerator
     costs = [accelerator.with_stalls(stage.forward) for stage in simulation.stages]
     reached = [cost.macs / cost.cycles for cost in costs]
@@ -152,7 +160,46 @@ def _roofline(axes: "Axes", simulation: Simulation) -> None:
     points = sorted({*span, min(max(8 * accelerator.array.pes / accelerator.bits_per_cycle, span[0]), span[1])})
     roof = [min(accelerator.array.pes, point * accelerator.bits_per_cycle / 8) for point in points]
     axes.plot(points, roof, color="black", linewidth=1)
-    axes.set(xscale="log", yscale="log", xlabel="MACs per off-chip byte", ylabel="MACs per cycle", title="Roofline")
+    axes.annotate(
+        f"{accelerator.array.pes} PEs",
+        (points[-1], roof[-1]),
+        xytext=(-4, 5),
+        textcoords="offset points",
+        ha="right",
+        fontsize=8,
+    )
+    for (x, y), numbers in _same_points(intensity, reached).items():
+        axes.annotate(_number_ranges(numbers), (x, y), xytext=(5, -9), textcoords="offset points", fontsize=8)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="MACs per off-chip byte; the numbers count the layers from 1",
+        ylabel="MACs per cycle",
+        title="Roofline, forward pass",
+        ylim=(min(*reached, roof[0]) / 1.5, 1.5 * accelerator.array.pes),
+    )
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="y", which="minor", labelsize=7)
+
+
+def _same_points(horizontal: Sequence[float], vertical: Sequence[float]) -> dict[tuple[float, float], list[int]]:
+    """Return the numbers of the layers (from 1) at each point; points closer than a label count as one."""
+    groups: dict[tuple[float, float], list[int]] = {}
+    for number, (x, y) in enumerate(zip(horizontal, vertical, strict=True), start=1):
+        near = [at for at in groups if abs(at[0] / x - 1) < NEAR and abs(at[1] / y - 1) < NEAR]
+        groups.setdefault(near[0] if near else (x, y), []).append(number)
+    return groups
+
+
+def _number_ranges(numbers: Sequence[int]) -> str:
+    """Return `2, 4-6` for 2, 4, 5 and 6."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    return ", ".join(f"{part[0]}" if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in ranges)
 
 
 def _traffic(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
@@ -218,6 +265,7 @@ def _front_panel(axes: "Axes", points: Sequence[Point], best: Sequence[Point], p
         colour = COLOURS[number % len(COLOURS)]
         _scatter(axes, chosen, pair, s=20, color=colour, edgecolors="white", linewidths=0.5, label=label)
     axes.set(xscale="log", yscale="log", xlabel=LABELS[pair[0]], ylabel=LABELS[pair[1]])
+    mark_better(axes, "left", "below")
 
 
 def _scatter(axes: "Axes", points: Sequence[Point], objectives: Sequence[str], **options: Any) -> None:

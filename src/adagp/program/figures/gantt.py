@@ -22,6 +22,8 @@ COLOURS = {
     "weight gradient": "#CC79A7",
     "update": "#009E73",
 }
+DARK = ("backward", "input gradient")
+"""Actions whose bars are so dark that their labels are white."""
 STYLES = {
     "GP forward": "black on bright_yellow",
     "BP forward": "black on bright_cyan",
@@ -136,7 +138,7 @@ def _draw(chart: "Axes", timeline: Timeline, unit: str) -> None:
     phases = ",".join(phase.upper() for phase in program.phases[:8]) + (",..." if len(program.phases) > 8 else "")
     chart.set_title(f"{program.name}: {phases}, {timeline.steps:,.5g} {unit}, bubble {timeline.bubble_share:.1%}")
     chart.grid(visible=False)
-    chart.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    chart.legend(ncols=len(COLOURS), loc="upper center", bbox_to_anchor=(0.5, -0.15))
 
 
 def _draw_device(chart: "Axes", timeline: Timeline, device: int, labelled: bool) -> None:
@@ -144,9 +146,24 @@ def _draw_device(chart: "Axes", timeline: Timeline, device: int, labelled: bool)
     for action, (begin, end) in zip(timeline.program.devices[device], timeline.spans[device], strict=True):
         bars[what(timeline, action)].append((begin, end - begin))
         if labelled and action.kind != UPDATE:
-            chart.text((begin + end) / 2, device, str(action.number), ha="center", va="center", fontsize=8)
+            colour = "white" if what(timeline, action) in DARK else "black"
+            chart.text(
+                (begin + end) / 2, device, str(action.number), ha="center", va="center", fontsize=8, color=colour
+            )
     edge = "white" if labelled else "none"
     for name, spans in bars.items():
-        if spans or not name.endswith("gradient"):
+        if name == "update":
+            _mark_updates(chart, spans, device)
+        elif spans:
             label = name if device == 0 else None
             chart.broken_barh(spans, (device - 0.42, 0.84), facecolors=COLOURS[name], edgecolor=edge, label=label)
+
+
+def _mark_updates(chart: "Axes", spans: list[tuple[float, float]], device: int) -> None:
+    """Draw updates as lines: most cost models let them take no time, and a bar without a width is not seen."""
+    times = [begin + length for begin, length in spans]
+    if times:
+        label = "update" if device == 0 else "_nolegend_"
+        chart.vlines(
+            times, device - 0.46, device + 0.46, colors=COLOURS["update"], linewidth=2.5, zorder=3, label=label
+        )

@@ -85,6 +85,17 @@ def series_colour(index: int) -> str:
     return MANY_COLOURS[index % len(MANY_COLOURS)]
 
 
+def mark_better(axes: "Axes", side: str, height: str) -> None:
+    """Draw an arrow towards the corner where both figures are better: `left` or `right`, `above` or `below`."""
+    x, y = (0.03 if side == "left" else 0.97), (0.97 if height == "above" else 0.03)
+    inner = (x + (0.1 if side == "left" else -0.1), y + (-0.1 if height == "above" else 0.1))
+    look = {"arrowstyle": "->", "color": FAINT, "lw": 1.4}
+    text = {"fontsize": 8, "color": FAINT, "ha": side, "va": "top" if height == "above" else "bottom"}
+    axes.annotate(
+        "better", (x, y), inner, "axes fraction", "axes fraction", arrowprops=look, annotation_clip=False, **text
+    )
+
+
 def legend_beside(axes: "Axes", **details: Any) -> None:
     """Put the legend to the right of the axes."""
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, **details)

@@ -128,6 +128,8 @@ def write_chapter(chapter: Chapter, number: int, phases: str | None = None, *, m
     measured = [PageSection(f"{key}-time", _time_title(chapter), MEASURED, (NOTHING,))]
     if any(group.length for group in chapter.groups):
         measured = [_time(chapter, key), _curves(chapter, key), _sites(chapter, key), _parts(chapter, key)]
+        if chapter.comparison is not None:  # its runs share the machine: their own seconds are the lesser evidence
+            measured[:2] = reversed(measured[:2])
     modelled: tuple[PageSection, ...] = ()
     if model:
         modelled = (_accelerator(accelerate(chapter), key), _pipelines(phases or pattern(chapter.groups), key))
