@@ -19,7 +19,9 @@ def run_notebook(path: Path) -> nbformat.NotebookNode:
     """Return a notebook with new outputs, run in an empty folder. A cell that raises ends it."""
     notebook: nbformat.NotebookNode = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        client = NotebookClient(notebook, timeout=TIME_LIMIT, resources={"metadata": {"path": folder}})
+        client = NotebookClient(
+            notebook, timeout=TIME_LIMIT, coalesce_streams=True, resources={"metadata": {"path": folder}}
+        )
         client.execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # when it ran

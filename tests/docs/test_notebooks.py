@@ -22,7 +22,7 @@ def kinds(cell: dict[str, Any]) -> list[list[str]]:
 
 
 def test_notebook_names() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["simulate_and_explore", "train_and_compare"]
+    assert [path.stem for path in NOTEBOOKS] == ["own_loop", "pipeline", "simulate_and_explore", "train_and_compare"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
