@@ -416,8 +416,9 @@ class Trainer:
 
         Everything is: model, optimizers, trainer, random numbers, batches drawn from a `DataLoader`, and every object with a
         `state_dict` that the step names, as schedulers and averages of weights; lists, dictionaries and counters too. A step
-        that draws from a generator is an error. `print` the answer: it names layers that are never called, get no gradient or are rejected,
-        parameters that move and should not, and what the GP batch saves. What does not work raises here instead of after the warm-up.
+        that draws from a generator is an error. `print` the answer: it names layers that are never called, get no gradient or
+        are rejected, parameters that move and should not, and what the GP batch saves. What does not work raises here instead
+        of after the warm-up.
         """
         from adagp.engine.rehearsal import rehearse  # which needs trainers
 

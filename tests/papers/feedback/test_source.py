@@ -188,6 +188,7 @@ def test_a_last_layer_with_its_outputs_on_axis_1_gets_its_true_gradient(
 
 
 @pytest.mark.parametrize("samples", [12, 3], ids=["more samples than features", "fewer"])
+@pytest.mark.filterwarnings("ignore:the model, or a part of it, is attached to another trainer")
 def test_gp_batches_add_the_prediction_error_of_the_last_bp_batch(samples: int) -> None:
     """With EMA rate 1 the correction is that of the last BP batch: its true gradient minus today's prediction for it."""
     model = small_model()
@@ -524,3 +525,30 @@ def test_a_loss_at_another_output_later_begins_a_new_fit() -> None:
     assert "gp" in phases
     for _ in range(4):
         trainer.step(inputs, None, both)
+
+
+def test_a_gradient_penalty_on_another_call_is_trained_but_not_learned_from() -> None:
+    """As in Wasserstein GANs: the call at interpolated samples reaches the loss by its gradients only."""
+    torch.manual_seed(0)
+    critic = nn.Sequential(nn.Linear(5, 8), nn.Softplus(), nn.Linear(8, 1))
+    trainer = adagp.attach(critic, torch.optim.SGD(critic.parameters(), lr=0.01), "feedback", steps=6, schedule="1:1")
+    phases = []
+    for _ in range(6):
+        with trainer.batch() as batch:
+            inputs = torch.randn(6, 5).requires_grad_()
+            (slope,) = torch.autograd.grad(critic(inputs).sum(), inputs, create_graph=True)
+            batch.backward(critic(torch.randn(6, 5)).mean() + (slope.norm(dim=1) - 1).square().mean())
+            batch.step()
+        phases.append(batch.phase)
+    assert {"bp", "gp"} <= set(phases)
+
+
+def test_a_sample_without_a_batch_axis_is_named() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(0), nn.Linear(64, 3))
+    trainer = adagp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), "feedback", steps=6, schedule="1:1")
+    with pytest.raises(ModelError) as caught:
+        trainer.step(torch.randn(2, 6, 6), torch.tensor(1), F.cross_entropy)
+    assert str(caught.value) == (
+        "site '3' was called with a single sample, without an axis that counts samples (its output has the sizes (3,)): "
+        "feedback needs that axis. Give the model a batch of one: inputs[None]."
+    )

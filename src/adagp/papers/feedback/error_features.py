@@ -163,6 +163,11 @@ class SampleAxes:
 
         Raises ModelError where no axis has its size, and where several have and nothing decides between them.
         """
+        if len(shape) < (2 if site.rule.kind == "linear" else site.weight.dim()):
+            raise ModelError(
+                f"site '{site.name}' was called with a single sample, without an axis that counts samples (its output has the "
+                f"sizes {tuple(shape)}): feedback needs that axis. Give the model a batch of one: inputs[None]."
+            )
         axes = candidates(site, shape, output[0])
         known = self._axes.get(site.index)
         if not axes and site.rule.kind == "linear" and len(shape) > 2 and shape[:-1].numel() == output[0]:

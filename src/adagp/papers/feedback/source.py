@@ -27,7 +27,7 @@ from adagp.papers.feedback.regression import (
     upgraded_regression_state,
     usable_correction,
 )
-from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, RunningNorms, missing_error, on_gradient
+from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, RunningNorms, on_gradient
 from adagp.sources.controls import ReplaySource
 from adagp.sources.local import Kept, LocalSource
 from adagp.sources.mixed import MixedSource
@@ -149,7 +149,7 @@ class FeedbackSource(LocalSource, ErrorSource):
 
         def receive(gradient: Tensor) -> None:
             if not call.known:
-                raise missing_error(self._name)
+                return  # a penalty on gradients of the model reaches its layers, but not by its outputs
             self._use_error(call)
             with torch.autocast(self._device.type, enabled=False):
                 if corrects:
