@@ -106,3 +106,26 @@ def test_methods_that_look_at_labels_ask_for_them() -> None:
         batches.accumulate(),
     ):
         pass
+
+
+def test_an_optimizer_that_accelerate_has_prepared() -> None:
+    """Its `zero_grad` does nothing while it accumulates: the gradients of the last batch must go all the same."""
+    ours, other = net(), net()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model, optimizer = accelerator.prepare(ours, adam(ours))
+    trainer, plain = adagp.attach(model, optimizer, "bp", steps=5), adam(other)
+    labels = torch.arange(6) % 3
+    for _ in range(5):
+        parts = [torch.randn(6, 5) for _ in range(2)]
+        for place, inputs in enumerate(parts):
+            with accelerator.accumulate(model):
+                if place == 0:
+                    batch = trainer.begin()
+                batch.backward(F.cross_entropy(model(inputs), labels) / 2, more=place == 0)
+                optimizer.step()
+        batch.finish()
+        plain.zero_grad()
+        for inputs in parts:
+            (F.cross_entropy(other(inputs), labels) / 2).backward()
+        plain.step()
+    assert all(map(torch.equal, ours.parameters(), other.parameters()))

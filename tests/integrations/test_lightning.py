@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import adagp
 from adagp.core.plan import Phase
@@ -171,3 +171,69 @@ def test_manual_optimization_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match=r"^PredictedGradientsCallback works with automatic optimization"):
         trainer.fit(Manual(), loader())
+
+
+def quiet(callback: PredictedGradientsCallback | None, folder: Path, **options: Any) -> pl.Trainer:
+    return pl.Trainer(
+        accelerator="cpu",
+        callbacks=[] if callback is None else [callback],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        **{"max_epochs": 2, **options},
+    )
+
+
+def test_a_callback_begins_again_with_another_model(tmp_path: Path) -> None:
+    """Folds of a cross-validation: the second has its own warm-up and its own predictor."""
+    callback = PredictedGradientsCallback("net", method="adagp", schedule="1:1", warmup=4)
+    folds = [Module(), Module()]
+    for module in folds:
+        quiet(callback, tmp_path).fit(module, loader())
+        assert all(module.grown[:4])
+        assert not all(module.grown)
+    assert all(map(torch.equal, folds[0].parameters(), folds[1].parameters()))
+
+
+def test_a_backward_of_the_modules_own_is_called(tmp_path: Path) -> None:
+    class Halving(Module):
+        def backward(self, loss: Tensor, *arguments: Any, **named: Any) -> None:
+            (loss / 2).backward()
+
+    plain, ours = Halving(), Halving()
+    quiet(None, tmp_path).fit(plain, loader())
+    quiet(PredictedGradientsCallback("net", method="bp"), tmp_path).fit(ours, loader())
+    assert all(map(torch.equal, plain.parameters(), ours.parameters()))
+    assert "backward" not in vars(ours)
+
+
+@pytest.mark.parametrize("method", ["adagp", "feedback"])
+def test_a_training_step_may_return_nothing(method: Any, tmp_path: Path) -> None:
+    class Skipping(Module):
+        def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            return None if batch_idx % 3 == 1 else loss
+
+    module = Skipping()
+    callback = PredictedGradientsCallback("net", method=method, schedule="1:1", warmup=2)
+    quiet(callback, tmp_path).fit(module, loader())
+    assert callback.state_dict()["length"]["batches"] == 24
+    assert all(parameter.requires_grad for parameter in module.parameters())
+    assert all(parameter.isfinite().all() for parameter in module.parameters())
+
+
+def test_a_run_of_unknown_length_is_rejected(tmp_path: Path) -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(loader().dataset)
+
+    message = r"^the length of the run is not known \(max_epochs=-1, or data without a length\): give "
+    for data, options in ((loader(), {"max_epochs": -1}), (DataLoader(Stream(), batch_size=4), {})):
+        with pytest.raises(UsageError, match=message):
+            quiet(PredictedGradientsCallback("net"), tmp_path, **options).fit(Module(), data)
+    module = Module()
+    callback = PredictedGradientsCallback("net", method="adagp", steps=24)
+    quiet(callback, tmp_path).fit(module, DataLoader(Stream(), batch_size=4))
+    assert not all(module.grown)

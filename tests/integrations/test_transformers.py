@@ -100,3 +100,22 @@ def test_labels_that_are_nowhere_are_told(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "the method looks at the targets, and a batch has no 'start_positions' (see label_names)."
     )
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_run_that_breaks_off_leaves_the_model_as_it_was(error: type[BaseException], tmp_path: Path) -> None:
+    """In a GP batch, in which everything is frozen."""
+    trained: list[Any] = []
+
+    class Breaking(PredictingTrainer):
+        def compute_loss(self, model: Any, *arguments: Any, **named: Any) -> Any:
+            trained.append(model)
+            if not any(parameter.requires_grad for parameter in model.parameters()):
+                raise error
+            return super().compute_loss(model, *arguments, **named)
+
+    with pytest.raises(error):
+        train(Breaking, tmp_path, adagp={**OPTIONS, "warmup": 1})
+    model = trained[-1]
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

@@ -215,7 +215,9 @@ class Batch:
             if source.needs_targets:
                 source.see_targets(targets)
 
-    def differentiate(self, loss: Tensor | None) -> None:
+    def differentiate(
+        self, loss: Tensor | None, backward: Callable[[Tensor], object] = lambda scaled: scaled.backward()
+    ) -> None:
         """Run autograd, if this batch needs it: down to the parameters that need it, or to the model's outputs alone."""
         if loss is not None:
             self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
@@ -233,7 +235,7 @@ class Batch:
         with self._setup.hooks.suspended(), gradient_hooks_on():
             if self.needs_backward:
                 if loss.requires_grad or self._by_backprop:  # else nothing was called that a source could serve
-                    scaled.backward()
+                    backward(scaled)
             else:
                 self._errors.differentiate(scaled)
         if self._errors.are_needed:

@@ -1,5 +1,7 @@
 """Lightning: `Trainer(callbacks=[PredictedGradientsCallback(method="feedback", model="net")])`. Automatic optimization only."""
 
+import math
+import weakref
 from collections.abc import Callable
 from typing import Any, Unpack
 
@@ -24,7 +26,8 @@ __all__ = ["PredictedGradientsCallback", "pl"]
 class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its types are not read
     """Trains a LightningModule, or the part of it that `model` names, with `adagp.attach(..., **options)`.
 
-    Accumulation, clipping, learning-rate schedulers, bf16 and checkpoints are Lightning's own. Name the part that the
+    Accumulation, clipping, learning-rate schedulers, bf16 and checkpoints are Lightning's own. A `backward` of the module's own
+    is called in batches with a backward pass. The callback may be used for one model after the other. Name the part that the
     training step calls and takes the loss from, if a method needs the error at the model's output. For a method that looks
     at the labels, `targets` is a function that finds them in a batch; by default they are the second of a pair.
     """
@@ -38,7 +41,10 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
         self.trainer: Trainer | None = None
         self._batch: Batch | None = None
         self._complete = False
-        self._saved: dict[str, Any] | None = None
+        self._loaded: dict[str, Any] | None = None  # from a checkpoint, for the next fit
+        self._ended: dict[str, Any] | None = None  # of the last fit
+        self._fitted: weakref.ref[pl.LightningModule] | None = None
+        self._own_backward: Callable[[Tensor], object] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Attach to the model, and take the place of Lightning's backward pass."""
@@ -48,12 +54,15 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
             )
         if trainer.world_size > 1 or getattr(trainer.precision_plugin, "scaler", None) is not None:
             raise UsageError("PredictedGradientsCallback works on one device, in 32-bit or bf16 precision.")
-        length: dict[str, Any] = {}
-        if not {"steps", "length", "epochs"} & self.options.keys():
-            length = {"steps": int(trainer.estimated_stepping_batches)}
+        length = {} if {"steps", "length", "epochs"} & self.options.keys() else {"steps": _steps(trainer)}
         self.trainer = attach(pl_module.get_submodule(self.part), trainer.optimizers, **length, **self.options)
-        if self._saved is not None:
-            self.trainer.load_state_dict(self._saved)
+        is_continued = self._fitted is not None and self._fitted() is pl_module
+        state = self._loaded or (self._ended if is_continued else None)
+        if state is not None:
+            self.trainer.load_state_dict(state)
+        self._loaded, self._fitted = None, weakref.ref(pl_module)
+        has_own = type(pl_module).backward is not pl.LightningModule.backward
+        self._own_backward = pl_module.backward if has_own else None
         pl_module.backward = self._backward
 
     def on_train_batch_start(
@@ -71,7 +80,10 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Put all gradients in place, before Lightning clips them."""
+        """Put all gradients in place, before Lightning clips them; give a batch up whose `training_step` returned None."""
+        if self._batch is not None and self._batch.is_untouched:
+            self._batch.abandon()
+            self._batch = None
         if self._batch is not None and not self._complete:
             self._batch.complete()
             self._complete = True
@@ -94,12 +106,12 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
 
     def state_dict(self) -> dict[str, Any]:
         """Return the trainer's state, for Lightning's checkpoints."""
-        state = self._saved if self.trainer is None else self.trainer.state_dict()
+        state = self._loaded or self._ended if self.trainer is None else self.trainer.state_dict()
         return {} if state is None else state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state of a checkpoint until training starts."""
-        self._saved = state_dict or None
+        self._loaded = state_dict or None
 
     def _targets(self, batch: Any) -> Any:
         if self.targets is not None:
@@ -113,7 +125,10 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
 
     def _backward(self, loss: Tensor, *_: Any, **__: Any) -> None:
         assert self._batch is not None, "a batch has begun"
-        self._batch.differentiate(loss)
+        if self._own_backward is None:
+            self._batch.differentiate(loss)
+        else:
+            self._batch.differentiate(loss, self._own_backward)
 
     def _leave(self, pl_module: pl.LightningModule) -> None:
         if self.trainer is None:
@@ -121,7 +136,18 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
         if self._batch is not None:
             self._batch.abandon()
             self._batch = None
-        self._saved = self.trainer.state_dict()
+        self._ended = self.trainer.state_dict()
         self.trainer.detach()
         self.trainer = None
         vars(pl_module).pop("backward", None)
+
+
+def _steps(trainer: pl.Trainer) -> int:
+    """Return the steps of a run; raise if Lightning does not know them."""
+    steps = trainer.estimated_stepping_batches
+    if not math.isfinite(steps) or steps < 1:
+        raise UsageError(
+            "the length of the run is not known (max_epochs=-1, or data without a length): give "
+            "PredictedGradientsCallback(steps=...), or max_steps to Lightning's Trainer."
+        )
+    return int(steps)

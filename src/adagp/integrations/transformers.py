@@ -59,6 +59,13 @@ class PredictedGradientsMixin:
         finally:
             del accelerator.backward
 
+    def _inner_training_loop(self, *arguments: Any, **named: Any) -> Any:
+        """Leave the model as it was, also after an exception or an interrupt."""
+        try:
+            return super()._inner_training_loop(*arguments, **named)  # type: ignore[misc]
+        finally:
+            self.ended()
+
     def _labels(self, inputs: dict[str, Any]) -> Tensor:
         """Return the labels of a batch, by the name that the arguments of the Trainer give them."""
         names = self.args.label_names or ["labels"]  # type: ignore[attr-defined]
