@@ -41,8 +41,8 @@ def test_changed_options_are_named(program: Program, finished: Path) -> None:
     before = (finished / "summary.json").read_bytes()
     message = error(program, finished, "--lr", "0.5", "--epochs", "2", "--method", "bp", "--normalize")
     assert message == (
-        f"the run in '{finished}' was started with other options: method (was adagp, now bp), lr (was 0.001, now 0.5), "
-        "normalize (was False, now True). Resume it without them, or start a new run with --out."
+        f"the run in '{finished}' was started with other options: method (was feedback, now bp), lr (was 0.001, "
+        "now 0.5), normalize (was None, now True). Resume it without them, or start a new run with --out."
     )
     assert (finished / "summary.json").read_bytes() == before
 
