@@ -25,7 +25,13 @@ def test_all_methods_with_their_options() -> None:
         "parallel": ["data", "fsdp", "pipeline"],
         "simulated": True,
     }
-    assert rows["feedback"]["options"] == {"features": 64, "learn_every": 1, "correct_every": 1, "correction": 0.3}
+    assert rows["feedback"]["options"] == {
+        "features": 64,
+        "class_features": False,
+        "learn_every": 1,
+        "correct_every": 1,
+        "correction": 0.3,
+    }
     shown = RUNNER.invoke(app, ["methods"]).stdout
     assert all(name in shown for name in METHODS)
     assert "--no-normalize" in shown

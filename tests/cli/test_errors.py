@@ -95,7 +95,7 @@ def test_warm_up_longer_than_the_run(refuses: Refuses) -> None:
         "--epochs and --batches both set the length of the run; give one of them."
     )
     assert refuses("train", "--epochs", "4", "--warmup", "5") == (
-        "warm-up of 5 epochs does not fit a run of 4: nothing would be predicted. Give --warmup 0 to 3, or more epochs."
+        "warm-up of 5 epochs does not fit a run of 4: nothing would be predicted. Give a warm-up of 0 to 3, or more epochs."
     )
 
 

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from adagp.cli import app
 from adagp.errors import AdagpError
 
+NO_BATCHES = {"warmup": 0, "bp": 0, "gp": 0, "guarded": 0}
+
 
 def call(*arguments: str) -> str:
     """Run a command and return what it prints; errors of ours come through as they are."""
@@ -192,7 +194,7 @@ def test_a_run_is_replayed_in_its_own_precisions_up_to_a_target(tmp_path: Path) 
     rows = []
     for epoch, (accuracy, bits) in enumerate(((0.5, 2), (0.8, 2), (0.9, 4))):
         sites = {name: {f"share_w{bits}a{bits}g{bits}": 1.0} for name in ("conv1", "conv2", "conv3", "fc")}
-        rows.append({"epoch": epoch, "batches": {"bp": 10}, "test_accuracy": accuracy, "sites": sites})
+        rows.append({"epoch": epoch, "batches": {**NO_BATCHES, "bp": 10}, "test_accuracy": accuracy, "sites": sites})
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = ("--from-run", str(tmp_path), "--design", "fast,dense-16,dense-32")

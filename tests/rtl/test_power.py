@@ -62,7 +62,7 @@ def test_functions_of_cells(function: str, rule: Any) -> None:
 def test_cells_of_a_library() -> None:
     cells = read_cells(LIBRARY)
     assert sorted(cells) == ["DFF", "INV", "XORX"]  # a latch is not a gate
-    assert cells["DFF"].functions == {"Q": "IQ", "QN": "!IQ"}
+    assert cells["DFF"].functions == {"Q": "IQ", "QN": "(!IQ)"}
     assert (cells["DFF"].next_state, cells["DFF"].clock) == ("D", "CLK")
     with pytest.raises(OptionError, match=r"^this is not a Liberty file: it has no library.$"):
         read_cells("nothing of the kind")

@@ -42,6 +42,8 @@ from adagp.sources.base import RunningNorms, Source, gradient_hooks_off
 
 SITES_SHOWN = 6
 """How many sites are named when a trainer is printed."""
+SMALL_GRADIENT = 4096
+"""Numbers of a gradient that is remembered whole."""
 SAMPLED_GRADIENTS = 4
 """So many of the smallest gradients are remembered, to see whether they were changed."""
 GradientId = tuple[int, int]
@@ -59,9 +61,12 @@ class PreviousGradients:
     def record(self) -> None:
         """Take the present gradients as those of the last batch."""
         self._recorded = self._present()
-        dense = [one for one in self._parameters() if one.grad is not None and one.grad.layout is torch.strided]
-        smallest = sorted(dense, key=Tensor.numel)[:SAMPLED_GRADIENTS]
-        self._samples = [(one, one.grad.detach().clone()) for one in smallest if one.grad is not None]
+        gradients = ((parameter, parameter.grad) for parameter in self._parameters())
+        dense = [
+            (parameter, grad) for parameter, grad in gradients if grad is not None and grad.layout is torch.strided
+        ]
+        smallest = sorted(dense, key=lambda pair: pair[1].numel())[:SAMPLED_GRADIENTS]
+        self._samples = [(parameter, _part(gradient).clone()) for parameter, gradient in smallest]
 
     def drop_recorded(self) -> None:
         """Drop the gradients of the last batch, if they are still there."""
@@ -82,7 +87,7 @@ class PreviousGradients:
         """Return whether all gradients were written once more and have their values still: clipped for their norm alone.
 
         Accumulating adds to some gradients or to all, and changes them. Reading all of them would cost time in every batch, so
-        a few small ones stand for the others.
+        the first rows of a few small ones stand for the others.
         """
         present = self._present()
         if len(present) != len(self._recorded) or not any(sample.any() for _, sample in self._samples):
@@ -92,7 +97,10 @@ class PreviousGradients:
             for before, after in zip(self._recorded, present, strict=True)
             if (before, after) != (None, None)
         }
-        same = all(one.grad is not None and torch.equal(one.grad, sample) for one, sample in self._samples)
+        same = all(
+            parameter.grad is not None and torch.equal(_part(parameter.grad), sample)
+            for parameter, sample in self._samples
+        )
         return len(moved) == 1 and None not in moved and same
 
     def _parameters(self) -> Iterator[nn.Parameter]:
@@ -103,6 +111,11 @@ class PreviousGradients:
     def _present(self) -> list[GradientId | None]:
         gradients = (parameter.grad for parameter in self._parameters())
         return [None if gradient is None else (_address(gradient), gradient._version) for gradient in gradients]
+
+
+def _part(gradient: Tensor) -> Tensor:
+    """Return a small gradient as it is, and the first row of a larger one."""
+    return gradient if gradient.numel() <= SMALL_GRADIENT else gradient[(0,) * (gradient.ndim - 1)]
 
 
 def _address(gradient: Tensor) -> int:

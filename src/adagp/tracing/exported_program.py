@@ -102,7 +102,6 @@ ALLOWED = frozenset(
             "index_copy",
             "index_fill",
             "instance_norm",
-            "interpolate",
             "layer_norm",
         ),
         *("leaky_relu_", "lift_fresh_copy", "linear", "linspace", "log_softmax", "lstm", "masked_fill", "masked_fill_"),

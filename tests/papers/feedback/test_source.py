@@ -193,14 +193,14 @@ def test_gp_batches_add_the_prediction_error_of_the_last_bp_batch(samples: int) 
     """With EMA rate 1 the correction is that of the last BP batch: its true gradient minus today's prediction for it."""
     model = small_model()
     *seen, last, now = batches(5, samples)
-    trainers = [attached(model, FeedbackSource(correction=one)) for one in (0, 1)]
+    trainers = [attached(copy.deepcopy(model), FeedbackSource(correction=rate)) for rate in (0, 1)]
     for trainer in trainers:
         for inputs, targets in (*seen, last):
             trainer.step(inputs, targets, F.cross_entropy)
             trainer.optimizer.zero_grad()
     F.cross_entropy(model(last[0]), last[1]).backward()
-    truth = [site.weight.grad.clone() for site in trainers[0].survey.sites if site.weight.grad is not None]
-    model.zero_grad()
+    truth = [layer.weight.grad for layer in model if isinstance(layer, nn.Conv2d | nn.Linear)]
+    assert all(gradient is not None for gradient in truth)
     plain, guessed, corrected = (predicted(trainers[which], *batch) for which, batch in ((0, now), (0, last), (1, now)))
     assert (truth[0] - guessed[0]).norm() > 0.05 * plain[0].norm()
     for one, guess, true, found in zip(plain, guessed, truth, corrected, strict=True):

@@ -22,7 +22,7 @@ from adagp.errors import ModelError
 from adagp.layers.sites import Site
 from adagp.layers.weights import whole
 from adagp.sources.base import BatchContext, ModelCall, RunFacts, RunningNorms, step_generator
-from adagp.sources.local import Kept, LocalSource, batched, padded, weight_gradient
+from adagp.sources.local import Kept, LocalSource, batched, weight_gradient
 
 MOST_ERROR_WORDS = 4096
 """Values of a sample's output at most: dfa's matrices have that many rows, and as many columns as a layer has inputs."""
@@ -142,23 +142,22 @@ class FeedbackAlignmentSource(RandomFeedbackSource):
         if site.rule.kind == "linear":
             return gradient @ (matrix.T if site.rule.axis else matrix)
         module: Any = site.module
-        if module.padding_mode != "zeros" or isinstance(module.padding, str) or module.transposed:
+        if module.padding_mode != "zeros" or isinstance(module.padding, str):
             raise ModelError(
                 f"source 'fa' needs convolutions padded with a number of zeros; site '{site.name}' is a "
                 f"{type(module).__name__} with padding {module.padding} ({module.padding_mode}). Exclude it."
             )
-        _, geometry = padded(module, inputs)
         passed, _, _ = torch.ops.aten.convolution_backward(
             gradient,
             inputs.to(matrix.dtype),
             matrix,
             None,
-            geometry.stride,
-            geometry.padding,
-            geometry.dilation,
-            False,
-            [0] * len(geometry.stride),
-            geometry.groups,
+            module.stride,
+            module.padding,
+            module.dilation,
+            module.transposed,
+            module.output_padding,
+            module.groups,
             [True, False, False],  # the input's gradient alone
         )
         return passed  # type: ignore[no-any-return]
