@@ -48,7 +48,7 @@ def reproduce(
     nice: Annotated[bool, switch("--nice", "Run at low priority.")] = False,
 ) -> None:
     """Reproduce the papers' experiments. Finished parts are kept: the same command continues after an interruption."""
-    from adagp.program.reproduce.experiment import check_budget, choose
+    from adagp.program.reproduce.experiment import ALL, check_budget, choose
     from adagp.program.reproduce.parts import Workspace
 
     check_budget(budget)
@@ -59,7 +59,7 @@ def reproduce(
     from adagp.cli.progress import STOPPED
     from adagp.cli.terminal import Terminal
     from adagp.program.jobs import StopFlag, Stopped
-    from adagp.program.reproduce.study import Study
+    from adagp.program.reproduce.study import Study, without_data
 
     if device != "cpu":
         from adagp.program.train.session import check_device
@@ -68,6 +68,12 @@ def reproduce(
     if nice:
         os.nice(LOW_PRIORITY)
     folder, console = out or Path("runs") / f"reproduce-{budget}", Terminal(stderr=True)
+    if ALL in names and not report:
+        missing = without_data(experiments, budget, data_dir)
+        experiments = [experiment for experiment in experiments if experiment.name not in missing]
+        if missing:
+            text = ", ".join(f"{name} ({dataset})" for name, dataset in missing.items())
+            console.print(f"Left out, since their data sets are not on disk: {text}.", highlight=False, soft_wrap=True)
     try:
         with StopFlag() as stop:
             workspace = Workspace(folder, data_dir, device, stop)

@@ -18,7 +18,7 @@ from adagp.papers.approximation.kernels import time_kernels
 from adagp.program.jobs import Job, JobFailure, Stopped
 from adagp.program.reproduce.experiment import choose
 from adagp.program.reproduce.parts import Part, Workspace, run_part
-from adagp.program.reproduce.study import Estimate, Study
+from adagp.program.reproduce.study import Estimate, Study, without_data
 from adagp.program.reproduce.training import group
 
 pytestmark = pytest.mark.medium
@@ -75,6 +75,12 @@ def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").touch()
     with pytest.raises(RunError, match=r"holds files that are not a reproduction; give another --out\.$"):
         Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path))
+
+
+def test_experiments_without_their_data_are_found(tmp_path: Path) -> None:
+    experiments = choose(["adagp-figure16", "adagp-table2", "remap-table1"])
+    assert without_data(experiments, "standard", tmp_path) == {"adagp-table2": "multi30k", "remap-table1": "cifar10"}
+    assert without_data(experiments, "quick", tmp_path) == {}
 
 
 def test_missing_data_are_told_before_any_work(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Cycles are modelled at every budget; accuracies are measured where the data are 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from adagp.core.methods import METHODS as ALL_METHODS
 from adagp.hw import Accelerator, simulate
 from adagp.papers.adagp.accelerator_experiments import EPOCHS, PREDICTING, paper_run
 from adagp.program.figures.style import subplots
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = ("bp", "adagp")
+CONTROLS = ("skip", "feedback")
+"""Trained at the standard budget, too: the batches that ADA-GP predicts left out, or predicted by feedback."""
+RANK = 4
+"""The place of these runs in the queue of a campaign."""
 
 
 def simulate_task(part: Part, workspace: Workspace) -> dict[str, Any]:
@@ -58,9 +63,12 @@ class TaskStudy:
         if budget not in self.options:
             return {}
         common = {"dataset": self.dataset, **self.options[budget]}
-        ratio = "paper" if budget == "full" else None
+        ratio = "paper" if budget == "full" else "ladder"
+        methods = [*METHODS, *(CONTROLS if budget == "standard" else ())]
         return {
-            method: group(1, **common, method=method, ratio=ratio if method == "adagp" else None) for method in METHODS
+            method: group(1, 1.0, RANK, **common, method=method, ratio=None if method == "bp" else ratio)
+            for method in methods
+            if method in ALL_METHODS
         }
 
     def simulation(self) -> Part:
@@ -97,9 +105,7 @@ YOLO = TaskStudy(
             "model": "yolov3_small",
             "image_size": 128,
             "batch_size": 16,
-            "lr": 2e-3,
-            "lr_scheduler": "cosine",
-            "epochs": 40,
+            "epochs": 40,  # at the published rate of 3e-5 with weight decay 1e-4, which the data set has as defaults
         },
         "full": {"epochs": EPOCHS},
     },
@@ -113,7 +119,7 @@ def conclude(task: TaskStudy, budget: str, workspace: Workspace) -> Conclusion:
     section, modelled = published(task.name), workspace.result(task.simulation())
     runs = task.groups(budget)
     verdicts = [_metric(task, budget, workspace, metric, method) for metric in task.metrics for method in METHODS]
-    verdicts.append(_similar(task, workspace, runs))
+    verdicts += _judged(task, workspace, runs)
     for design, name in task.designs.items():
         terms = Terms(reduced=f"modelled for {EPOCHS} epochs, batch {task.batch}; {UNSTATED}")
         number = section.number("cycles", name)
@@ -143,15 +149,22 @@ def _metric(task: TaskStudy, budget: str, workspace: Workspace, metric: tuple[st
     return compare(f"{name}, {method}", number, runs[method].mean(workspace, key, scale), "measured", terms)
 
 
-def _similar(task: TaskStudy, workspace: Workspace, runs: dict[str, RunGroup]) -> Verdict:
+def _judged(task: TaskStudy, workspace: Workspace, runs: dict[str, RunGroup]) -> list[Verdict]:
+    """Compare ADA-GP with backprop and, where it was trained, with leaving out the batches that it predicts."""
     section = published(task.name)
     key, scale = next((key, scale) for name, key, scale in task.metrics if name == task.main)
     holds, text = None, f"{task.dataset} is not part of the package, and quick works offline"
     if runs:
-        bp, adagp = (runs[method].mean(workspace, key, scale) for method in METHODS)
-        holds, text = adagp >= bp - section.slack, f"adagp {adagp:.4g}, bp {bp:.4g}; one seed"
-    quantity = f"ADA-GP as good as backprop ({task.main})"
-    return judge(quantity, section.claim("similar"), holds, text)
+        means = {method: run_group.mean(workspace, key, scale) for method, run_group in runs.items()}
+        text = ", ".join(f"{method} {value:.4g}" for method, value in means.items()) + "; one seed"
+        holds = means["adagp"] >= means["bp"] - section.slack
+        ahead = means["adagp"] > means["skip"] if "skip" in means else None
+    else:
+        ahead = None
+    return [
+        judge(f"ADA-GP as good as backprop ({task.main})", section.claim("similar"), holds, text),
+        judge(f"ADA-GP better than leaving the same batches out ({task.main})", section.claim("skip"), ahead, text),
+    ]
 
 
 def _draw(task: TaskStudy, modelled: dict[str, Any]) -> "Figure":

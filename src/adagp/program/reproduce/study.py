@@ -190,6 +190,22 @@ class _Concluding:
         self.waiting = self.study.conclude(self.waiting)
 
 
+def without_data(experiments: Sequence[Experiment], budget: str, data_dir: Path | None) -> dict[str, str]:
+    """Return the experiments that need a data set which is not on disk, by name, with that data set."""
+    from adagp.data.load import DEFAULT_DATA_DIR, locate
+    from adagp.data.registry import DATASETS
+
+    missing: dict[str, str] = {}
+    for dataset in dict.fromkeys(name for experiment in experiments for name in experiment.datasets(budget)):
+        try:
+            locate(DATASETS[dataset], data_dir or DEFAULT_DATA_DIR)
+        except DataError:
+            missing |= {
+                experiment.name: dataset for experiment in experiments if dataset in experiment.datasets(budget)
+            }
+    return missing
+
+
 def check_data(experiments: Sequence[Experiment], budget: str, data_dir: Path | None) -> None:
     """Raise an error if a data set is missing."""
     from adagp.data.load import DEFAULT_DATA_DIR, locate
