@@ -10,7 +10,18 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-PAPERS = ("adagp", "remap", "approximation", "dni", "feedback", "feedback_alignment", "fast", "camel", "procrustes")
+PAPERS = (
+    "adagp",
+    "remap",
+    "approximation",
+    "dni",
+    "feedback",
+    "feedback_alignment",
+    "control",
+    "fast",
+    "camel",
+    "procrustes",
+)
 
 
 class BlockedPapers(MetaPathFinder):

@@ -17,7 +17,7 @@ Begin
 
 Methods, with their options: attach(..., method=adagp.Feedback(features=32)); all by name: list(adagp.METHODS)
     Feedback, FeedbackReplay, AdaGP, PredictedLabels, Remap, RemapProgram, DNI, DNILabels, DNIDecoupled, TopK, Random, Zero,
-    FeedbackAlignment, DirectFeedbackAlignment
+    FeedbackAlignment, DirectFeedbackAlignment, Control
     Backprop, Skip, Momentum, Replay, Average, Noise, Shuffled: plain backprop and controls
     NamedMethod              one of a plug-in or of your own; MethodName, MethodOptions are the types of the others
 
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from adagp.papers.adagp.source import PredictedSource
     from adagp.papers.approximation import Random, TopK, Zero
     from adagp.papers.approximation.topk import TopKSource
+    from adagp.papers.control import Control
     from adagp.papers.dni import DNI, DNIDecoupled, DNILabels
     from adagp.papers.dni.source import SyntheticSource
     from adagp.papers.feedback import Feedback, FeedbackReplay
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
         "Batch",
         "BatchContext",
         "BatchResult",
+        "Control",
         "DNIDecoupled",
         "DNILabels",
         "DirectFeedbackAlignment",
@@ -180,6 +182,7 @@ _HOMES = {
         "adagp.papers.approximation.topk": "TopKSource",
         "adagp.papers.dni": "DNI DNIDecoupled DNILabels",
         "adagp.papers.dni.source": "SyntheticSource",
+        "adagp.papers.control": "Control",
         "adagp.papers.feedback": "Feedback FeedbackReplay",
         "adagp.papers.feedback.source": "FeedbackSource",
         "adagp.papers.feedback_alignment": "DirectFeedbackAlignment FeedbackAlignment",

@@ -108,7 +108,7 @@ def test_an_energy_table_of_your_own(tmp_path: Path) -> None:
     assert joules[1] == pytest.approx(10 * joules[0])
 
 
-@pytest.mark.parametrize("method", ["feedback", "feedback_replay", "dni", "dni_labels", "replay", "average"])
+@pytest.mark.parametrize("method", ["feedback", "feedback_replay", "control", "dni", "dni_labels", "replay", "average"])
 def test_every_source_has_a_cost_in_every_design(method: str) -> None:
     designs = report("two_layer_cnn", "--method", method)["designs"]
     assert designs["max"]["cycles"] <= designs["efficient"]["cycles"] <= designs["low"]["cycles"]

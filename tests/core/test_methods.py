@@ -154,7 +154,8 @@ def test_methods_without_a_cost_are_rejected(monkeypatch: pytest.MonkeyPatch) ->
         "Declare it: `accelerator = AcceleratorWork(...)` in the class of its source (see adagp.core.methods)."
     )
     with pytest.raises(
-        OptionError, match=r"^unknown source 'nonsense'\. Did you mean 'noise'\? Choose from: average, dfa, dni, "
+        OptionError,
+        match=r"^unknown source 'nonsense'\. Did you mean 'noise'\? Choose from: average, control, dfa, dni, ",
     ):
         accelerator_work("nonsense")
     with pytest.raises(OptionError) as caught:

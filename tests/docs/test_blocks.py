@@ -33,7 +33,14 @@ from adagp.program.train.session import Session
 
 pytestmark = pytest.mark.medium
 
-OF_YOUR_OWN = ("README.md", "docs/loop.md", "docs/training.md", "docs/methods/fast.md", "docs/guides/processes.md")
+OF_YOUR_OWN = (
+    "README.md",
+    "docs/loop.md",
+    "docs/training.md",
+    "docs/methods/fast.md",
+    "docs/methods/control.md",
+    "docs/guides/processes.md",
+)
 """Documents whose blocks of Python begin with a model of yours; all others must be complete in themselves."""
 LONG = (
     "docs/guides/source.md",

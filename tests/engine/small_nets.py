@@ -9,7 +9,8 @@ from torch import Tensor, nn
 import adagp
 from adagp.schedules import Ladder, Rung, WarmUp
 
-METHODS = [name for name in adagp.METHODS if name not in ("bp", "skip")]
+METHODS = [name for name in adagp.METHODS if name not in ("bp", "skip", "control")]
+"""Those whose GP batches run, without a backward pass or with one for some sites: `control` trains a part by backprop."""
 WHOLE = [name for name in METHODS if name not in ("topk", "zero", "random")]
 LABELS = torch.arange(6) % 3
 

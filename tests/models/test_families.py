@@ -49,6 +49,7 @@ OUR_OWN = (
     "six_conv_vgg",
     "six_conv_vgg_gap",
     "eight_conv_vgg",
+    "small_vit",
     "resnet14",
     "resnet20",
     "duplex",
@@ -104,6 +105,7 @@ def resnet_parameters(blocks: int) -> int:
         ("digits_cnn", 19_546),
         ("six_conv_vgg", vgg_parameters(16, 32, 64)),
         ("six_conv_vgg_gap", vgg_parameters(16, 32, 64) - 15 * 64 * 10),  # 64 inputs of the linear layer, not 1024
+        ("small_vit", 4 * (4 * (128 + 1) * 128 + (128 + 1) * 512 + (512 + 1) * 128 + 4 * 128) + 49 * 128 + 256 + 1290),
         ("eight_conv_vgg", vgg_parameters(32, 64, 128, 256)),
     ],
 )

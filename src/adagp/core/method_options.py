@@ -35,6 +35,7 @@ MethodName = Literal[
     "feedback_replay",
     "fa",
     "dfa",
+    "control",
 ]
 """The methods that come with adagp, for type checkers. The table of methods is `adagp.METHODS`."""
 

@@ -41,6 +41,7 @@ class AcceleratorWork:
     predictor         the accelerator's own predictor runs for each site, and is trained in BP batches
     predictions       a function: the cost of predicting in a GP batch, and of learning in a BP batch
     variation         a function: how the work differs from batch to batch
+    splits            part of a GP batch is trained by backprop, too: its `variation` has a `BatchSplit` for each batch
 
     Functions are named as `package.module:function` and imported when they are first called. Those of `weight_gradient` and
     `predictions` take an `adagp.hw.SiteWork` and return a `Cost` without stalls, and `Predictions` (None: nothing to do). They
@@ -55,6 +56,7 @@ class AcceleratorWork:
     predictions: str = ""
     output_error: bool = False
     variation: str = ""
+    splits: bool = False
 
     def __post_init__(self) -> None:
         if self.weight_gradient not in WEIGHT_GRADIENTS and ":" not in self.weight_gradient:
@@ -63,7 +65,7 @@ class AcceleratorWork:
     @property
     def learns(self) -> bool:
         """Whether something is trained in batches by backprop."""
-        return self.predictor or bool(self.predictions)
+        return self.predictor or bool(self.predictions) or self.splits
 
 
 class BatchVariation(Protocol):
@@ -79,6 +81,17 @@ class BatchVariation(Protocol):
 
     def at(self, number: int) -> Hashable:
         """Return the variant of a batch, counted from 0 over those with true gradients."""
+
+
+@dataclass(frozen=True)
+class BatchSplit:
+    """The variant of a batch that a source splits: a `share` of its samples is trained by backprop and predicted, the rest is
+    predicted only. The source `predictor` predicts, and learns from the share; `variant` is its own.
+    """
+
+    share: float
+    predictor: str
+    variant: Hashable = None
 
 
 class _SameWork:
@@ -220,6 +233,12 @@ def accelerator_work(source: str) -> AcceleratorWork:
             f"Declare it: `accelerator = AcceleratorWork(...)` in the class of its source (see adagp.core.methods)."
         )
     return method.accelerator
+
+
+def default_split(source: str) -> BatchSplit:
+    """Return how a source that splits batches does so with its options at their defaults."""
+    method = find_source(source)
+    return cast(BatchSplit, batch_variation(method.name, method.defaults).predicted)
 
 
 def batch_variation(method: str, options: Mapping[str, Any]) -> BatchVariation:

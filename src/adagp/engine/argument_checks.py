@@ -11,6 +11,7 @@ from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import OptionError
 from adagp.schedules import Schedule
 from adagp.sources.base import Source
+from adagp.sources.split import SplitSource
 
 
 def check_model(model: object, optimizer: object) -> None:
@@ -90,6 +91,8 @@ def check_sources(schedule: Schedule, sources: Mapping[str, Source]) -> None:
     for name, source in sources.items():
         if source.skips and schedule.partial:
             raise OptionError(f"source '{name}' leaves out whole batches: it cannot serve some sites of a batch only.")
+        if isinstance(source, SplitSource) and schedule.partial:
+            raise OptionError(f"source '{name}' splits whole batches: it cannot serve some sites of a batch only.")
         if source.needs_backward and schedule.stops:
             raise OptionError(
                 f"source '{name}' needs the gradient at the output of its sites: it cannot serve sites below the place "

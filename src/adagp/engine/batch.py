@@ -194,6 +194,19 @@ class Batch:
         loss = None if self.loss is None else self.loss.item()
         return Report(self.context.step, self.phase, loss, cosine, norm_ratio, self.guarded)
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether the backward pass of the last micro-batch is over."""
+        return self._has_gradients
+
+    def parts(self, inputs: Any, targets: Any) -> Iterator[tuple[Any, Any]]:
+        """Yield inputs and targets of each part of the batch, for methods that split it: here, of the whole batch once."""
+        yield inputs, targets
+
+    def joined(self, outputs: Sequence[Any]) -> Any:
+        """Return what the model returned for the `parts` as one: here, for the whole batch."""
+        return outputs[0]
+
     def backward(self, loss: Tensor | None = None, *, more: bool = False) -> None:
         """Give every weight of the plan its gradient, in `.grad`, ready for clipping and `step`.
 
@@ -359,9 +372,12 @@ class Batch:
             replaced=frozenset(site for sites in self._served.values() for site in sites),
             targets=targets,
             scale=setup.scaler.get_scale() if self.needs_loss else 1.0,
-            measured=bool(self._learners) and (setup.adapts or setup.quality.due()),
+            measured=bool(self._learners) and self._is_measured(),
             several=setup.processes.several,
         )
+
+    def _is_measured(self) -> bool:
+        return self._setup.adapts or self._setup.quality.due() or any(source.measures for source in self._learners)
 
     def _output_errors(self) -> OutputErrors:
         sources = self._setup.sources.items()
@@ -427,13 +443,17 @@ class Batch:
             return  # nothing to be learned from an overflow
         self._rollbacks.append(setup.norms.rollback())
         setup.norms.update(sites, sizes)
-        predictions = [source.produce(sites) for source in self._learners] if self.context.measured else []
+        predictions = self._predict(sites)
         if setup.adapts:
             self._agreement = agreement(truths, predictions[0])  # a schedule that adapts has one source
         self._updates.append(setup.quality.prepare_record(sites, truths, predictions))
         for source in self._learners:
             visible = truths if source.takes_sharded else [whole(truth) for truth in truths]
             self._updates.append(source.prepare_learning(sites, visible))
+
+    def _predict(self, sites: Sequence[Site]) -> list[list[Tensor | None]]:
+        """Return each learner's predictions for sites trained by backprop; nothing in a batch that is not measured."""
+        return [source.produce(sites) for source in self._learners] if self.context.measured else []
 
     def _take(self) -> None:
         """Let the sources produce the other gradients, and put those that pass the guard into `.grad`."""

@@ -302,7 +302,7 @@ def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
         again()
         gp, gp_kept, gp_seconds, moved = _run(trainer, step, plan, named)
     sites = trainer.survey.sites
-    may = _movable(trainer, gp, plan, reached)
+    may = _movable(trainer, gp, reached)
     return Rehearsal(
         never_called=tuple(site.name for site in sites if site.name not in bp.called | gp.called),
         without_gradient=tuple(site.name for site in sites if site.name not in reached),
@@ -316,12 +316,12 @@ def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
     )
 
 
-def _movable(trainer: Trainer, gp: Batch, plan: Plan, reached: set[str]) -> set[int]:
+def _movable(trainer: Trainer, gp: Batch, reached: set[str]) -> set[int]:
     """Return the ids of the parameters that the GP batch may move; backprop reached the sites of the names `reached`."""
     movable = [site.weight for site in trainer.survey.sites if site.name in reached and site.name not in gp.refused]
     if gp.needs_backward:
-        movable += [other.parameter for other in trainer.survey.rest if not plan.freezes(other.name)]
-        if not plan.hold_rest:
+        movable += [other.parameter for other in trainer.survey.rest if not gp.plan.freezes(other.name)]
+        if not gp.plan.hold_rest:
             movable += trainer.setup.outside_parameters()
     return {id(parameter) for parameter in movable}
 

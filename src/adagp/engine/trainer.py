@@ -33,12 +33,14 @@ from adagp.engine.hooks import ModelHooks, OutputSelector, call, restore_forward
 from adagp.engine.metrics import DensityMeter, QualityMeter
 from adagp.engine.run_length import RunLength
 from adagp.engine.saved_state import check_state
+from adagp.engine.split import SplitBatch
 from adagp.engine.structure import AttachedModel, LossGraphCheck
 from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import AdagpWarning, UsageError
 from adagp.layers.sites import Survey
 from adagp.schedules.base import Schedule
 from adagp.sources.base import RunningNorms, Source, gradient_hooks_off
+from adagp.sources.split import SplitSource
 
 SITES_SHOWN = 6
 """How many sites are named when a trainer is printed."""
@@ -326,11 +328,14 @@ class Trainer:
         with self.batch(targets) as batch:
             if batch.skipped:
                 return BatchResult(batch.phase, torch.full((), torch.nan), None, guarded=False, skipped=True)
-            output = call(self.model, inputs)
-            loss = loss_fn(output, targets)
-            batch.backward(loss)
+            outputs = []
+            for part_inputs, part_targets in batch.parts(inputs, targets):
+                outputs.append(call(self.model, part_inputs))
+                batch.backward(loss_fn(outputs[-1], part_targets))
             batch.step()
-        return BatchResult(batch.phase, loss.detach(), output, batch.guarded)
+            loss, output = batch.loss, batch.joined(outputs)
+        assert loss is not None, "backward() was called"
+        return BatchResult(batch.phase, loss, output, batch.guarded)
 
     @property
     def needs_targets(self) -> bool:
@@ -369,24 +374,19 @@ class Trainer:
             self.setup.processes.reshard()
         self._structure.check()
         self._check_length()
-        batch = Batch(self.setup, self.plan, self.at, targets)
+        batch = self._new_batch(targets)
         self._previous_gradients.check_unchanged()
         self.setup.drop_gradients()
         self._open, self._exits = batch, ExitStack()
         try:
-            self._exits.callback(self._forget)
             # Gradients that the user computes in between are no part of training.
             self._exits.enter_context(gradient_hooks_off())
-            if not batch.skipped:
-                for source in self.sources.values():
-                    source.begin(batch.context)
-            self._exits.enter_context(self.setup.hooks.active(batch.listeners))
             if self.arithmetic is not None:
                 self._exits.enter_context(self.arithmetic.batch(self.done))
-            if self.setup.processes.several:
-                self._exits.enter_context(self.setup.processes.without_exchange(batch.backward_is_whole))
-            self._exits.callback(batch.frozen.unfreeze)
-            batch.frozen.freeze()
+            if isinstance(batch, SplitBatch):  # whose parts have passes of their own
+                self._exits.callback(batch.end_part)
+            else:
+                self._exits.enter_context(self._passes(batch))
         except BaseException:
             self.discard_batch()
             raise
@@ -400,6 +400,28 @@ class Trainer:
                 AdagpWarning,
                 stacklevel=4,
             )
+
+    def _new_batch(self, targets: Any) -> Batch:
+        plan = self.plan
+        source = self.sources.get(plan.default)
+        if isinstance(source, SplitSource):
+            return SplitBatch(self.setup, plan, self.at, targets, source, self._passes)
+        return Batch(self.setup, plan, self.at, targets)
+
+    @contextmanager
+    def _passes(self, batch: Batch) -> Iterator[None]:
+        """Inside the context the sources see the passes of `batch`, and what its plan freezes is frozen."""
+        with ExitStack() as exits:
+            exits.callback(self._forget)
+            if not batch.skipped:
+                for source in self.sources.values():
+                    source.begin(batch.context)
+            exits.enter_context(self.setup.hooks.active(batch.listeners))
+            if self.setup.processes.several:
+                exits.enter_context(self.setup.processes.without_exchange(batch.backward_is_whole))
+            exits.callback(batch.frozen.unfreeze)
+            batch.frozen.freeze()
+            yield
 
     @contextmanager
     def paused(self) -> Iterator[None]:

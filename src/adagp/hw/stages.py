@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import cast
 
-from adagp.core.methods import AcceleratorWork, accelerator_work
-from adagp.core.plan import BACKPROP, Plan
+from adagp.core.methods import AcceleratorWork, BatchSplit, accelerator_work, default_split
+from adagp.core.plan import BACKPROP, BACKPROP_ALL, Plan, predicted_plan
 from adagp.core.plugins import import_reference
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.product import NOTHING, Cost, Operation, total
@@ -282,6 +282,11 @@ def duties(
 
     It is that of the source `learner`, the accelerator's own unless given. `variant` is what cost functions get for this batch.
     """
+    split = _split(plan.default if learner is None else learner, variant)
+    if split is not None and plan.default != BACKPROP:
+        return _split_duties(stages, split, accelerator)
+    if split is not None:
+        learner, variant = split.predictor, split.variant
     if source_work(plan.default).skips and not plan.by_site:
         return [Duty(stage, NOTHING) for stage in stages]
     stop = lowest_true_site(stages, plan)
@@ -292,6 +297,72 @@ def duties(
         _duty(stage, works[source], accelerator, teaches.get(source), index - stop, variant)
         for index, (stage, source) in enumerate(zip(stages, sources, strict=True))
     ]
+
+
+def _split(source: str, variant: Hashable) -> BatchSplit | None:
+    if isinstance(variant, BatchSplit):
+        return variant
+    return default_split(source) if source_work(source).splits else None
+
+
+def _split_duties(stages: Sequence[Stage], split: BatchSplit, accelerator: Accelerator) -> list[Duty]:
+    """Return what each stage does in a batch of which a share is trained by backprop, and all is predicted.
+
+    The weights are updated once, with the part by backprop. That one is predicted after its true gradients are there, so
+    without another forward pass.
+    """
+    size = stages[0].batch
+    true = max(1, min(size, round(split.share * size)))
+    learning = True, split.predictor, split.variant
+    backprop = duties([_resized(stage, accelerator, true) for stage in stages], BACKPROP_ALL, accelerator, *learning)
+    if true == size:
+        return backprop
+    plan = predicted_plan(split.predictor)
+    parts = [backprop]
+    for samples, again in ((size - true, False), (true, True)):
+        few = [_without_update(_resized(stage, accelerator, samples)) for stage in stages]
+        predicted = duties(few, plan, accelerator, False, variant=split.variant)
+        parts.append([replace(duty, forward=NOTHING) if again else duty for duty in predicted])
+    return [_summed(duty_parts) for duty_parts in zip(*parts, strict=True)]
+
+
+def _summed(parts: Sequence[Duty]) -> Duty:
+    """Return the duties of one stage in several parts of a batch as one."""
+    forward, backward = total(duty.forward for duty in parts), total(duty.backward for duty in parts)
+    predicting = [duty.predictions for duty in parts if duty.predicts and duty.predictions is not None]
+    learning = [duty.predictions for duty in parts if duty.learns and duty.predictions is not None]
+    if not predicting and not learning:
+        return Duty(parts[0].stage, forward, backward)
+    predictions = replace(
+        [*learning, *predicting][0],
+        forward=total(costs.forward for costs in predicting),
+        forward_own=total(costs.forward_own for costs in predicting),
+        store=total(costs.store for costs in predicting),
+        training=total(costs.training for costs in learning),
+        training_own=total(costs.training_own for costs in learning),
+        write_back=total(costs.write_back for costs in learning),
+    )
+    return Duty(parts[0].stage, forward, backward, bool(predicting), bool(learning), predictions)
+
+
+def _without_update(stage: Stage) -> Stage:
+    return replace(stage, update=NOTHING, read_back=NOTHING)
+
+
+def _resized(stage: Stage, accelerator: Accelerator, batch: int) -> Stage:
+    """Return the stage for another number of samples."""
+    small_buffer = replace(accelerator, buffer_kilobytes=1.0)
+    resized = _stage(replace(stage.layer, name=""), accelerator, batch, stage.error_words, small_buffer)
+    return replace(
+        resized,
+        layer=stage.layer,
+        elementwise_forward=_scaled(stage.elementwise_forward, batch, stage.batch),
+        elementwise_backward=_scaled(stage.elementwise_backward, batch, stage.batch),
+    )
+
+
+def _scaled(cost: Cost, batch: int, of: int) -> Cost:
+    return Cost(*(value * batch // of for value in cost))
 
 
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:

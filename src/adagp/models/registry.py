@@ -98,6 +98,15 @@ def _image_models() -> Iterator[ModelInfo]:
     ):
         text = f"{name.partition('_')[0]} 3x3 convolutions of {channels} channels with batch norm, {ending}"
         yield model(name, "cnns:small_vgg", "adagp", text, pixels=32, classes=10)
+    yield model(
+        "small_vit",
+        "vit:small_vit",
+        "adagp",
+        "vision transformer of 4 layers and 128 features, patches of 4x4 (Dosovitskiy et al. 2020)",
+        smallest=4,
+        pixels=32,
+        classes=10,
+    )
     for depth in (14, 20):
         text = f"residual network of {depth} layers for CIFAR, shortcuts without parameters (He et al. 2015)"
         yield model(f"resnet{depth}", "cnns:cifar_resnet", "torchvision blocks", text, pixels=32, classes=10)

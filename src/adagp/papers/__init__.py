@@ -7,7 +7,18 @@ in its `__init__`.
 
 from importlib import import_module
 
-PAPERS = ("adagp", "remap", "approximation", "dni", "feedback", "feedback_alignment", "fast", "camel", "procrustes")
+PAPERS = (
+    "adagp",
+    "remap",
+    "approximation",
+    "dni",
+    "feedback",
+    "feedback_alignment",
+    "control",
+    "fast",
+    "camel",
+    "procrustes",
+)
 """In the order in which their methods are listed."""
 
 for _name in PAPERS:

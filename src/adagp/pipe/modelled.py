@@ -56,6 +56,8 @@ def modelled_costs(
     `source`; `micro_batches` make a batch, which matters to sources whose work grows with the samples. `variant` is what
     the source's cost functions get for a batch.
     """
+    if source_work(source).splits:
+        raise OptionError(f"source '{source}' splits batches: what it costs in a pipeline of devices is not modelled.")
     link = link or Link()
     layers = stages(workload, accelerator, samples)
     shared = source_work(source).predictor

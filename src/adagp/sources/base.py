@@ -208,6 +208,8 @@ class Source(ABC):
     """Whether it also needs the values of the model's outputs (`ModelCall.outputs`)."""
     needs_backward: bool = False
     """Whether the sites that it serves need a backward pass through the layers above them."""
+    sums_samples: bool = False
+    """Whether its predictions grow with the number of samples: each sample's has learned the size of batches before."""
     needs_shapes: bool = False
     """Whether it checks the sites' output shapes before training."""
     skips: bool = False
@@ -233,6 +235,11 @@ class Source(ABC):
     def build(cls, run: RunFacts, **options: Any) -> Self:
         """Return the source for a run, with the options of its method: by default, as arguments of the constructor."""
         return cls(**options)
+
+    @property
+    def measures(self) -> bool:
+        """Whether it is to produce predictions in the coming BP batch as well, before it learns from the batch."""
+        return False
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:  # noqa: B027  # not every source needs it
         """Get the sites, and the running norms of their true gradients, which the engine keeps up to date."""

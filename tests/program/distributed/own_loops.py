@@ -127,9 +127,9 @@ class Loop:
         self.phases: list[str] = []
         if method is not None:
             given = {"schedule": "bp" if method == "bp" else schedule_of(adagp.METHODS[method].source)} | options
-            self.trainer = adagp.attach(
-                self.model, self.optimizer, length=adagp.Epochs(1, 1000), method=adagp.NamedMethod(method), **given
-            )
+            own = {name: given.pop(name) for name in adagp.METHODS[method].defaults if name in given}
+            chosen = adagp.NamedMethod(method, **own)
+            self.trainer = adagp.attach(self.model, self.optimizer, chosen, length=adagp.Epochs(1, 1000), **given)
 
     def train(self, first: int, last: int) -> None:
         """Train on the batches `first` to `last`."""

@@ -96,6 +96,27 @@ def test_several_processes_train_as_one(size: int, ways: list[str], models: list
             assert difference(alone[model, method][1], alone[model, "zero"][1]) > 100 * TOLERANCE, "predictions matter"
 
 
+def control_everywhere(ways: list[str]) -> dict[str, Weights]:
+    weights = {}
+    for way in ways:
+        loop = Loop(way, "vgg", "control", **FREE)
+        loop.train(0, BATCHES)
+        weights[way] = loop.weights()
+        assert is_same_everywhere(weights[way]), way
+        plain, whole = Loop(way, "vgg", None), Loop(way, "vgg", "control", true_share="1", **FREE)
+        for other in (plain, whole):
+            other.train(0, BATCHES)
+        found = whole.weights()
+        assert all(torch.equal(one, found[name]) for name, one in plain.weights().items()), way
+    return weights
+
+
+def test_a_split_batch_in_several_processes(tmp_path: Path) -> None:
+    """Each splits its own samples. All end with the same weights; with a share of 1 these are those of plain PyTorch."""
+    weights = in_processes(tmp_path, 2, control_everywhere, ["ddp", "fsdp"])[0]
+    assert difference(weights["ddp"], weights["fsdp"]) < TOLERANCE
+
+
 def both_loops(ways: dict[str, str]) -> None:
     for way, method in ways.items():
         plain, ours = Loop(way, "vgg", None), Loop(way, "vgg", method)
@@ -108,6 +129,10 @@ def both_loops(ways: dict[str, str]) -> None:
 
 def test_bp_batches_are_those_of_the_loop_without_adagp(tmp_path: Path) -> None:
     in_processes(tmp_path, 4, both_loops, {"ddp": "feedback", "fsdp": "adagp", "hsdp": "feedback"})
+
+
+JOINT = [name for name in adagp.METHODS if name != "control"]
+"""Methods that train in several processes as in one; `control` draws the samples of each process by themselves."""
 
 
 def any_method(way: str, method: str) -> Loop:
@@ -126,7 +151,7 @@ OF_SHARES = {"remap", "topk", "dni", "dni_labels", "dni_decoupled"}
 def all_methods(ways: list[str]) -> dict[tuple[str, str], Weights]:
     found = {}
     for way in ways:
-        for method in adagp.METHODS:
+        for method in JOINT:
             loop = any_method(way, method)
             weights = found[way, method] = loop.weights()
             assert is_same_everywhere(weights), (way, method)
@@ -138,7 +163,7 @@ def all_methods(ways: list[str]) -> dict[tuple[str, str], Weights]:
 def test_every_method_works_and_most_train_as_one_process_does(tmp_path: Path) -> None:
     found = in_processes(tmp_path, 2, all_methods, ["ddp", "fsdp"])[0]
     with one_thread():
-        alone = {method: any_method("alone", method).weights() for method in adagp.METHODS}
+        alone = {method: any_method("alone", method).weights() for method in JOINT}
     assert len(found) == 2 * len(alone)
     for (way, method), weights in found.items():
         if method not in OF_SHARES:

@@ -53,6 +53,7 @@ def test_every_table_and_figure_is_there() -> None:
         "feedback-platforms",
         "long-run",
         "feedback-alignment",
+        "control-vit",
         "fast-training",
         "fast-speed",
         "fast-time-to-accuracy",

@@ -80,6 +80,7 @@ class SyntheticSource(LocalSource, TrainedSource):
     """
 
     takes_sharded = True  # it uses none
+    sums_samples = True
 
     def __init__(
         self, options: LearningOptions | None = None, hidden: int = 32, labels: bool = False, classes: int | None = None

@@ -1,0 +1,42 @@
+"""What control costs on an accelerator: a share of each batch by backprop, predictions for all of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from adagp.core.methods import BatchSplit, BatchVariation, batch_variation
+from adagp.papers.control.options import parse_predictor, read_share
+
+AUTO_SHARE = 0.5
+"""The share that is charged where the run chooses it itself, which cannot be known in advance."""
+
+
+@dataclass(frozen=True)
+class ControlledBatches:
+    """The predictor's own variation, each batch with its share by backprop."""
+
+    share: float
+    predictor: str
+    variation: BatchVariation
+
+    @property
+    def cycle(self) -> int:
+        """Batches with true gradients after which the variants repeat."""
+        return self.variation.cycle
+
+    @property
+    def predicted(self) -> BatchSplit:
+        """The variant of the batches that are split."""
+        return self.at(0)
+
+    def at(self, number: int) -> BatchSplit:
+        """Return the variant of a batch by backprop alone, counted from 0."""
+        return BatchSplit(self.share, self.predictor, self.variation.at(number))
+
+
+def control_split(options: Mapping[str, Any]) -> ControlledBatches:
+    """Return how the batches of a run with these options of control are split."""
+    method, own = parse_predictor(options["predictor"])
+    share = read_share(options["true_share"])
+    variation = batch_variation(method.name, method.defaults | own)
+    return ControlledBatches(AUTO_SHARE if share is None else share, method.source, variation)

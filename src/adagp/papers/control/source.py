@@ -1,0 +1,213 @@
+"""Control: predictions as a control variate inside a batch. A share of it is trained by backprop and predicted, the rest is
+predicted only:
+
+    gradient  =  mean over the share (true - c predicted)  +  mean over all (c predicted)
+              =  T  +  (1 - f) c (P' - P)
+
+T and P are the true and the predicted gradient of the share f, P' is the prediction for the rest. Whatever the predictions
+are, P and P' have the same mean over random splits, so the gradient is that of backprop on average; good predictions make its
+noise smaller. (A prediction that depends on the size of its part, other than by a mean over samples, has the same mean only
+for parts of one size, f = 1/2.)
+
+The factor c is the one that makes the noise least, Cov(T, P) / Var(P) of each site, measured in earlier batches; 1 as published
+would add noise where predictions are poor.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from adagp.core.plan import Step
+from adagp.errors import OptionError
+from adagp.layers.sites import Site
+from adagp.layers.weights import whole
+from adagp.papers.control.options import parse_predictor, read_share
+from adagp.papers.control.share import best_share
+from adagp.sources.base import BatchContext, RunFacts, RunningNorms, Source, build_source, step_generator
+from adagp.sources.mixed import MixedSource
+from adagp.sources.split import SplitSource
+
+MEASURE_EVERY = 5
+"""BP batches of which one is measured where nothing is predicted: before the first split, and where splitting does not pay."""
+
+
+class ControlSource(MixedSource, SplitSource):
+    """Splits each batch that it serves; `predictor` is what predicts, any source that learns from BP batches.
+
+    `true_share` is the share f, None for the best one by the measured correlation and the `price` of a sample that is predicted
+    only. `coefficient` is the factor c, None for the measured one. Which samples are in the share is a function of `seed` and
+    step.
+    """
+
+    def __init__(
+        self,
+        predictor: Source | None = None,
+        true_share: float | None = 0.5,
+        price: float = 0.4,
+        coefficient: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        predictor = predictor or read_predictor("feedback:correction=0", RunFacts(seed))
+        if not predictor.learns:
+            raise OptionError("control needs a predictor that learns from BP batches and predicts for others.")
+        super().__init__([(predictor, 1.0)])
+        self.true_share = true_share
+        self.price = price
+        self.coefficient = coefficient
+        self.seed = seed
+        self._batches = 0
+        # Of the running batch: predictions for samples that are trained by backprop, and the factors for it.
+        self._predicted: dict[Site, Tensor] = {}
+        self._factors: list[float] = []
+
+    @classmethod
+    def build(cls, run: RunFacts, **options: Any) -> Self:
+        """Return the source with the options of its method, two of them in text form."""
+        predictor, share = read_predictor(options["predictor"], run), read_share(options["true_share"])
+        return cls(predictor, share, options["price"], options["coefficient"], seed=run.seed)
+
+    def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
+        """Bind the predictor to the sites."""
+        super().bind(sites, norms)
+        self._covariances = GradientCovariances(sites)
+
+    @property
+    def measures(self) -> bool:
+        """Whether predictions are compared in the coming BP batch, although it is not split."""
+        return self._uses_measurements and self._batches % MEASURE_EVERY == 0
+
+    @property
+    def _uses_measurements(self) -> bool:
+        return self.true_share is None or self.coefficient is None
+
+    def share(self) -> float:
+        """Return the share of the next batch to train by backprop."""
+        if self.true_share is not None:
+            return self.true_share
+        return best_share(self._covariances.rho_squared(), self.price)
+
+    def split(self, step: Step, samples: int) -> tuple[Tensor, Tensor] | None:
+        """Draw the samples to train by backprop; None: all."""
+        count = max(1, round(self.share() * samples))
+        # Before this batch is measured: a factor that depended on its samples would bias the gradient.
+        self._factors = self._covariances.factors()
+        if count >= samples:
+            return None
+        order = torch.randperm(samples, generator=step_generator(self.seed, step))
+        return order[:count].sort().values, order[count:].sort().values
+
+    def begin(self, context: BatchContext) -> None:
+        """Begin the batch, or a part of it."""
+        super().begin(context)
+        self._is_predicted_only = bool(context.replaced)
+
+    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
+        """Return the predictions; keep those for samples that are trained by backprop until the truth is known."""
+        gradients = super().produce(sites)
+        if not self._is_predicted_only and self._uses_measurements:
+            self._predicted = {site: one for site, one in zip(sites, gradients, strict=True) if one is not None}
+        return gradients
+
+    def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
+        """Let the predictor learn when the batch counts, and measure how its predictions vary with the true gradients."""
+        predicted, learn = self._predicted, super().prepare_learning(sites, gradients)
+        true = {site: one.detach().clone() for site, one in zip(sites, gradients, strict=True) if site in predicted}
+
+        def update() -> None:
+            self._batches += 1
+            self._covariances.update(predicted, true)
+            learn()
+
+        return update
+
+    def corrections(
+        self, sites: Sequence[Site], predicted: Sequence[Tensor], predicted_rest: Sequence[Tensor], share: float
+    ) -> list[Tensor]:
+        """Return (1 - f) c (P' - P) of each site."""
+        factors = [self._factors[site.index] if self.coefficient is None else self.coefficient for site in sites]
+        relative_size = share / (1 - share) if self.parts[0][0].sums_samples else 1.0
+        return [
+            (rest * relative_size - part).mul_((1 - share) * factor)
+            for rest, part, factor in zip(predicted_rest, predicted, factors, strict=True)
+        ]
+
+    def forget(self) -> None:
+        """Drop what was kept of this batch, or of a part of it."""
+        super().forget()
+        self._predicted = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the predictor's state, and what was measured."""
+        measured = {"batches": self._batches, "covariances": self._covariances.state_dict()}
+        return super().state_dict() | measured
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        super().load_state_dict(state)
+        self._batches = state["batches"]
+        self._covariances.load_state_dict(state["covariances"])
+
+
+class GradientCovariances:
+    """Running moments of true gradients T and predictions P over samples, site by site.
+
+    They are taken of the differences from one measured batch to the next: the mean gradient, which is no noise, cancels. Both
+    differ as much by the samples of a batch as T and P themselves, twice; the ratios that are used are those of single samples.
+    """
+
+    def __init__(self, sites: Sequence[Site], decay: float = 0.9) -> None:
+        device = sites[0].weight.device if sites else torch.device("cpu")
+        self.decay = decay
+        self._moments = torch.zeros(len(sites), 3, dtype=torch.float64, device=device)  # of T T, T P and P P
+        self._previous: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @torch.no_grad()
+    def update(self, predicted: dict[Site, Tensor], true: dict[Site, Tensor]) -> None:
+        """Take in a batch; sites without a prediction are left out."""
+        for site, prediction in predicted.items():
+            if site not in true:
+                continue
+            now = whole(true[site]), whole(prediction).clone()
+            if site.index in self._previous:
+                truth, guess = (new - old for new, old in zip(now, self._previous[site.index], strict=True))
+                products = [(one * other).sum(dtype=torch.float64) for one, other in _pairs(truth, guess)]
+                self._moments[site.index] *= self.decay
+                self._moments[site.index] += (1 - self.decay) * torch.stack(products)
+            self._previous[site.index] = now
+
+    def factors(self) -> list[float]:
+        """Return Cov(T, P) / Var(P) of each site, from 0 to 1; 0 where nothing was measured."""
+        moments = self._moments
+        return (moments[:, 1] / moments[:, 2].clamp(min=1e-300)).clamp(0, 1).tolist()
+
+    def rho_squared(self) -> float:
+        """Return the share of the variance of all true gradients that predictions explain, each site's times its factor."""
+        truth, both, guess = self._moments.unbind(1)
+        factors = (both / guess.clamp(min=1e-300)).clamp(0, 1)
+        explained = (2 * factors * both - factors.square() * guess).sum()
+        return float(explained / truth.sum().clamp(min=1e-300))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the moments, and the gradients of the batch that was measured last."""
+        return {"moments": self._moments.clone(), "previous": dict(self._previous)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._moments.copy_(state["moments"])
+        device = self._moments.device
+        self._previous = {
+            index: (truth.to(device, copy=True), guess.to(device, copy=True))
+            for index, (truth, guess) in state["previous"].items()
+        }
+
+
+def _pairs(truth: Tensor, guess: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return [(truth, truth), (truth, guess), (guess, guess)]
+
+
+def read_predictor(text: str, run: RunFacts) -> Source:
+    """Return the source that `text` names: a method, and options of it, as in `feedback:correction=0,features=32`."""
+    method, options = parse_predictor(text)
+    return build_source(method, run, options)
