@@ -130,9 +130,11 @@ class SplitBatch(Batch):
         """Run the backward pass of the present part; see `Batch.backward`."""
         self._current.backward(loss, more=more)
 
-    def differentiate(self, loss: Tensor | None) -> None:
+    def differentiate(
+        self, loss: Tensor | None, backward: Callable[[Tensor], object] = lambda scaled: scaled.backward()
+    ) -> None:
         """Run autograd for the present part."""
-        self._current.differentiate(loss)
+        self._current.differentiate(loss, backward)
 
     def complete(self, agree: Callable[[bool], bool] = bool) -> None:
         """Let the sources learn from, or produce for, the present part."""
