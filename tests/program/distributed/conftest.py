@@ -137,6 +137,7 @@ def counting(classes, image):
 
 OPTIONS: dict[str, Any] = {
     "model": "nets:plain",
+    "method": "adagp",
     "epochs": 2,
     "warmup": 1,
     "ratio": "2:1",
