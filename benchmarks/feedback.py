@@ -11,9 +11,14 @@ from adagp.schedules import Ladder, Rung, WarmUp
 from benchmarks.measure import Clock, Ratio, Run, twice
 from benchmarks.subjects import Subject, after
 
-SUBJECTS = tuple(Subject(name, 128) for name in ("six_conv_vgg", "resnet20", "vgg13"))
+SUBJECTS = (
+    *(Subject(name, 128) for name in ("six_conv_vgg", "resnet20", "vgg13")),
+    *(Subject(name, 512) for name in ("six_conv_vgg_gap", "resnet20")),
+)
 LEARNING, PREDICTING, BEYOND_FORWARD = 1.05, 0.42, 1.25
 """Limits: a BP batch and a GP batch over a plain BP batch, and a GP batch over a forward pass without autograd and a step."""
+LARGE, LARGE_LEARNING, LARGE_PREDICTING = 512, 1.06, 0.37
+"""The first two limits for batches of so many samples, in which the mixed samples are few."""
 WARMUP = 4
 """Batches of backprop before anything is timed: two epochs of a `Subject`."""
 SPARING = {"correct_every": 4}
@@ -36,11 +41,13 @@ def feedback(subject: Subject, clock: Clock, threads: int) -> list[Ratio]:
                 "gp": twice(lambda: repeated(_under(subject, predicting=True), turns)),
             }
         )
+    large = subject.batch >= LARGE
+    learning, predicting = (LARGE_LEARNING, LARGE_PREDICTING) if large else (LEARNING, PREDICTING)
     count = "one thread" if threads == 1 else f"{threads} threads"
     rows = (
-        ("bp", "plain", "feedback's bp / plain bp", LEARNING),
-        ("sparing bp", "plain", f"feedback's bp with {_in_words(SPARING)} / plain bp", LEARNING),
-        ("gp", "plain", "feedback's gp / plain bp", PREDICTING),
+        ("bp", "plain", "feedback's bp / plain bp", learning),
+        ("sparing bp", "plain", f"feedback's bp with {_in_words(SPARING)} / plain bp", learning),
+        ("gp", "plain", "feedback's gp / plain bp", predicting),
         ("gp", "least", "feedback's gp / forward and step", BEYOND_FORWARD),
     )
     return [
