@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from tests.engine.small_nets import LABELS, Net, draw
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import adagp
 from adagp.errors import AdagpError, AdagpWarning, ModelError, OptionError, UsageError
@@ -266,3 +267,15 @@ def test_a_named_tuple_is_one_argument() -> None:
     trainer = attach(Difference())
     trainer.step(Pair(draw(), draw()), LABELS, F.cross_entropy)
     assert trainer.done == 1
+
+
+def test_checkpointing_of_outputs_that_a_source_hooks_is_rejected() -> None:
+    class Checkpointed(Net):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.last(checkpoint(lambda share: self.first(share).tanh(), inputs, use_reentrant=False))  # type: ignore[no-any-return]
+
+    schedule = Ladder((Rung(1, 0),), "topk")
+    with pytest.raises(
+        UsageError, match=r"^source 'topk' hooks the outputs of its layers, so that activation checkpointing"
+    ):
+        train(attach(Checkpointed(), method="topk", schedule=schedule))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError
 
 from adagp.core.plan import BACKPROP, Phase, Plan, Step
 from adagp.engine.arithmetic import Arithmetic
@@ -248,11 +249,23 @@ class Batch:
         with self._setup.hooks.suspended(), gradient_hooks_on():
             if self.needs_backward:
                 if loss.requires_grad or self._by_backprop:  # else nothing was called that a source could serve
-                    backward(scaled)
+                    self._run_backward(partial(backward, scaled))
             else:
                 self._errors.differentiate(scaled)
         if self._errors.are_needed:
             self._errors.hand_over()
+
+    def _run_backward(self, backward: Callable[[], object]) -> None:
+        try:
+            backward()
+        except CheckpointError as error:
+            names = [name for name in self._served if self._setup.sources[name].needs_backward]
+            if not names:
+                raise
+            raise UsageError(
+                f"source '{names[0]}' hooks the outputs of its layers, so that activation checkpointing does not recompute "
+                "what it saved. Leave these layers out of torch.utils.checkpoint, or use another method."
+            ) from error
 
     def complete(self, agree: Callable[[bool], bool] = bool) -> None:
         """After the last `differentiate`: let sources learn from the true gradients, and produce the others.
