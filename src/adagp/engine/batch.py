@@ -530,8 +530,12 @@ class Batch:
                 "Was the model compiled and called before adagp.attach, or is another model in use?"
             )
         for name, sites in self._served.items():
-            servable = set(self._setup.coverage.servable(sites, self._called)) - self._ignored
-            if servable:
+            servable = [
+                site for site in self._setup.coverage.servable(sites, self._called) if site not in self._ignored
+            ]
+            # A learner that has seen no true gradient yet may have nothing to give.
+            ready = not self._setup.sources[name].learns or bool((self._setup.norms.of(servable) > 0).any())
+            if servable and ready:
                 raise source_does_nothing(
                     name, f"produced no gradient for any of the {len(servable)} layers that it serves"
                 )

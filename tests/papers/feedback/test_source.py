@@ -551,3 +551,21 @@ def test_a_sample_without_a_batch_axis_is_named() -> None:
         "site '3' was called with a single sample, without an axis that counts samples (its output has the sizes (3,)): "
         "feedback needs that axis. Give the model a batch of one: inputs[None]."
     )
+
+
+def test_memory_far_above_that_of_the_weights_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adagp.papers.feedback.source.LARGE_MEMORY", 1)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(128, 3))
+    trainer = adagp.attach(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), "feedback", steps=6, warmup="2 batches", exclude=["2"]
+    )
+    inputs, labels = torch.randn(4, 1, 8, 8), torch.arange(4) % 3
+    with pytest.warns(adagp.errors.AdagpWarning) as caught:
+        trainer.step(inputs, labels, F.cross_entropy)
+    # Patterns: 2 x 3 features x 128 outputs; mixed inputs: (3 + 1) x 64. The weight has 18 numbers.
+    assert str(caught[0].message) == (
+        "feedback keeps 0 MB of patterns and mixed inputs, 57 times as much as the weights: it uses 64 features of the error, "
+        "and each takes three numbers for one of a layer's output. Fewer take less, in proportion: "
+        "adagp.Feedback(features=16)."
+    )
+    trainer.step(inputs, labels, F.cross_entropy)

@@ -33,6 +33,9 @@ from adagp.sources.local import Kept, LocalSource
 from adagp.sources.mixed import MixedSource
 from adagp.sources.pipeline import ErrorSource, SiteCall
 
+LARGE_MEMORY = 2**28
+"""Bytes of fits and bias corrections from which a warning is given, if they are also over four times those of the weights."""
+
 
 class FeedbackSource(LocalSource, ErrorSource):
     """Predicts each site's output gradient from the loss's gradient at the model's output, by running least squares.
@@ -50,6 +53,9 @@ class FeedbackSource(LocalSource, ErrorSource):
 
     The fit is updated every `learn_every` BP batches, the bias correction every `correct_every`: fewer updates are cheaper. An
     update stands for the BP batches since the last one: it forgets, or moves the mean, as much as these together would.
+
+    In micro-batches means and deviations are those of each micro-batch: predictions differ from those for the whole batch, so
+    use micro-batches of one size in BP and GP batches alike.
     """
 
     learns = True
@@ -90,6 +96,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._learning = EveryN(learn_every)
         self._correcting = EveryN(correct_every)
         self._zero_moments: Moments | None = None
+        self._memory_checked = False
         # Of the running batch:
         self._call = ModelCall()
         self._pending: dict[ModelCall, list[SiteCall]] = {}
@@ -296,8 +303,25 @@ class FeedbackSource(LocalSource, ErrorSource):
             for site in sites if learned or corrected else ():
                 if site.index in self._fits:
                     self._fits[site.index].regression.commit(decay)
+            if not self._memory_checked:
+                self._check_memory()
 
         return learn
+
+    def _check_memory(self) -> None:
+        """Warn if the fits take far more memory than the weights: after the first batch they have their full size."""
+        self._memory_checked = True
+        numbers = sum(2 * fit.regression.patterns.numel() for fit in self._fits.values())
+        numbers += sum(one.inputs.numel() for one in self._corrections.values() if one.inputs is not None)
+        weights = sum(site.weight.numel() for site in self._sites.values())
+        if 4 * numbers > max(LARGE_MEMORY, 16 * weights):
+            warnings.warn(
+                f"feedback keeps {4 * numbers / 1e6:.0f} MB of patterns and mixed inputs, {numbers / weights:.0f} times as "
+                f"much as the weights: it uses {self._errors.most} features of the error, and each takes three numbers for one "
+                "of a layer's output. Fewer take less, in proportion: adagp.Feedback(features=16).",
+                AdagpWarning,
+                stacklevel=2,
+            )
 
     def discard(self) -> None:
         """Undo what was found out in this batch."""
