@@ -1,0 +1,295 @@
+"""Every method under every circumstance: the GP gradient is that of the plain loop on the whole batch, or there is a sentence.
+
+Each cell trains a tiny model for three BP batches and one GP batch, plainly and under one circumstance (compiled, in mixed
+precision, in micro-batches, ...). It is right if all weights get the same gradients in the GP batch, within the arithmetic's
+rounding. With ADAGP_WRITE_DOCS=1 the test of the page writes docs/compatibility.md; without, each cell is compared with it.
+"""
+
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import adagp
+from adagp.errors import AdagpError, AdagpWarning
+from adagp.schedules import Ladder, Rung, WarmUp
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's compiler has much to say
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
+METHODS = [name for name in adagp.METHODS if name not in ("bp", "skip", "control")]  # control needs a loop of its own
+BATCHES = 3
+LABELS = torch.arange(6) % 3
+
+
+class Staged(nn.Module):
+    """A body, which may be checkpointed, and a head; returns the logits, or a tuple that they are in."""
+
+    def __init__(self, body: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+        self.checkpointed = self.returns_tuple = False
+
+    def forward(self, inputs: Tensor) -> Any:
+        hidden = checkpoint(self.body, inputs, use_reentrant=False) if self.checkpointed else self.body(inputs)
+        logits = self.head(hidden)
+        return (logits, hidden.detach()) if self.returns_tuple else logits
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_first = True
+        self.norm, self.project, self.out = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        query, key, value = self.project(self.norm(tokens)).chunk(3, dim=-1)
+        return tokens + self.out(F.scaled_dot_product_attention(query, key, value))  # type: ignore[no-any-return]
+
+
+class Patches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 8, 4, stride=4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.embed(images).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+class Pooled(nn.Module):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens.mean(1)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(5, 6)
+        self.cells = nn.LSTM(6, 8, batch_first=True)
+
+    def forward(self, sequence: Tensor) -> Tensor:
+        return self.cells(self.enter(sequence))[0][:, -1]  # type: ignore[no-any-return]
+
+
+def cnn() -> Staged:
+    body = nn.Sequential(nn.Conv2d(3, 6, 3), nn.Tanh(), nn.Conv2d(6, 8, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1))
+    return Staged(nn.Sequential(body, nn.Flatten()), nn.Linear(8, 3))
+
+
+def vit() -> Staged:
+    return Staged(nn.Sequential(Patches(), Attention(), Pooled()), nn.Linear(8, 3))
+
+
+def lstm() -> Staged:
+    return Staged(Recurrent(), nn.Linear(8, 3))
+
+
+@dataclass(frozen=True)
+class Circumstance:
+    """How a run differs from the plain one: what is done to the model, and how batches are computed."""
+
+    prepare: Callable[[Staged], object] = lambda model: None
+    channels_last: bool = False
+    autocast: bool = False
+    parts: int = 1
+    compile: str = ""
+    tolerance: float = 1e-3
+    frozen: bool = False
+    left_out: bool = False
+
+
+def first_weight(model: Staged) -> nn.Parameter:
+    return next(iter(model.body.parameters()))
+
+
+MODELS: dict[str, tuple[Callable[[], Staged], tuple[int, ...]]] = {
+    "CNN": (cnn, (6, 3, 8, 8)),
+    "ViT": (vit, (6, 3, 8, 8)),
+    "LSTM": (lstm, (6, 4, 5)),
+}
+CIRCUMSTANCES = {
+    "autocast": Circumstance(autocast=True, tolerance=0.1),
+    "micro-batches": Circumstance(parts=2),
+    "checkpointing": Circumstance(lambda model: setattr(model, "checkpointed", True)),
+    "channels-last": Circumstance(channels_last=True),
+    "frozen layers": Circumstance(lambda model: first_weight(model).requires_grad_(False), frozen=True),
+    "tuple outputs": Circumstance(lambda model: setattr(model, "returns_tuple", True)),
+}
+COMPILED = Circumstance(compile="aot_eager")
+
+
+PER_CALL = "per call"
+DIFFERENT = {
+    ("micro-batches", name): PER_CALL
+    for name in ("topk", "dni", "dni_decoupled", "dni_labels", "feedback", "feedback_replay", "remap_program")
+} | {("autocast", "topk"): "rounding"}
+"""Cells in which the gradient is a different one, and the word for why."""
+ROUGHER = {"remap": 0.3}
+"""Larger tolerances: Adam's first steps go by the sign of the gradient, which rounding turns where it is almost 0."""
+
+
+def gradients(model_name: str, method: str, circumstance: Circumstance) -> dict[str, Tensor]:
+    """Return the gradients of a GP batch after some BP batches; all numbers drawn are the same in every circumstance."""
+    build, shape = MODELS[model_name]
+    torch.manual_seed(0)
+    model = build()
+    circumstance.prepare(model)
+    if circumstance.channels_last and len(shape) == 4:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
+    schedule = WarmUp(
+        Ladder((Rung(1, 0),), adagp.METHODS[method].source), batches=BATCHES, batches_per_epoch=BATCHES + 1
+    )
+    trainer = adagp.attach(
+        model,
+        torch.optim.SGD(list(model.parameters())[circumstance.left_out :], lr=0.05),
+        adagp.NamedMethod(method),
+        length=adagp.Epochs(1, BATCHES + 1),
+        schedule=schedule,
+        engine=adagp.EngineOptions(guard=adagp.Guard(torch.inf), compile=circumstance.compile or False),
+    )
+    for seed in range(BATCHES + 1):
+        inputs = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        if circumstance.channels_last and len(shape) == 4:
+            inputs = inputs.to(memory_format=torch.channels_last)
+        train(trainer, model, inputs, circumstance)
+    trained = {id(one) for group in trainer.optimizer.param_groups for one in group["params"]}
+    return {name: one.grad for name, one in model.named_parameters() if one.grad is not None and id(one) in trained}
+
+
+def train(trainer: adagp.Trainer, model: Staged, inputs: Tensor, circumstance: Circumstance) -> None:
+    count = circumstance.parts
+    parts = list(zip(inputs.chunk(count), LABELS.chunk(count), strict=True))
+    with trainer.batch(LABELS if count == 1 else None if not trainer.needs_targets else parts[0][1]) as batch:
+        for place, (share, labels) in enumerate(parts):
+            if place and trainer.needs_targets:
+                batch.see_targets(labels)
+            with torch.autocast("cpu", torch.bfloat16) if circumstance.autocast else nullcontext():
+                answer = model(share)
+            logits = answer[0] if isinstance(answer, tuple) else answer
+            batch.backward(F.cross_entropy(logits.float(), labels) / count, more=place + 1 < count)
+        batch.step()
+
+
+@cache
+def plain(model_name: str, method: str, left_out: bool) -> dict[str, Tensor]:
+    """Return the gradients of the plain loop: what each circumstance must give.
+
+    A layer that is frozen is compared with one that the optimizer does not have.
+    """
+    return gradients(model_name, method, Circumstance(left_out=left_out))
+
+
+@cache
+def outcome(model_name: str, method: str, name: str) -> str:
+    """Return "right", or the sentence with which the run is rejected; raise if it is wrong."""
+    circumstance = COMPILED if name == "compile" else CIRCUMSTANCES[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AdagpWarning)
+        expected = plain(model_name, method, circumstance.frozen)
+        torch._dynamo.reset()
+        try:
+            found = gradients(model_name, method, circumstance)
+        except AdagpError as rejection:
+            return str(rejection)
+    assert found.keys() == expected.keys(), f"gradients of {found.keys() ^ expected.keys()}"
+    error = distance(found, expected)
+    if (name, method) in DIFFERENT:
+        assert error < 2, f"relative error {error:.3g}"
+        return DIFFERENT[name, method]
+    assert error <= max(circumstance.tolerance, ROUGHER.get(method, 0)), f"relative error {error:.3g}"
+    assert method in ("zero", "momentum") or any(one.any() for one in found.values()), "all gradients are 0"
+    return "right"
+
+
+def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Return the relative error of all gradients as one vector."""
+    joined = [torch.cat([one[name].float().flatten() for name in sorted(expected)]) for one in (found, expected)]
+    size = joined[1].norm()
+    return float((joined[0] - joined[1]).norm() / size) if size else float(joined[0].norm())
+
+
+def cell(model_name: str, method: str, name: str) -> str:
+    answer = outcome(model_name, method, name)
+    return answer if " " not in answer or answer == PER_CALL else "rejected"
+
+
+def row(name: str, method: str) -> str:
+    cells = [cell(model_name, method, name) for model_name in MODELS]
+    return (
+        cells[0]
+        if len(set(cells)) == 1
+        else ", ".join(f"{one} ({model})" for model, one in zip(MODELS, cells, strict=True))
+    )
+
+
+HEADING = """# What works together
+
+Every method with what a training loop may add. Each cell was tried with a small CNN, a ViT and an LSTM: three BP batches, then
+a GP batch, whose gradients are compared with those of the same method in the plain, uncompiled loop on the whole batch. Made
+and checked by `tests/engine/test_compatibility.py`.
+
+- **right**: the same gradients, within rounding (a thousandth; a tenth in bf16 autocast). With a frozen layer: the same as if
+  the optimizer did not have it. `remap` is within three tenths: Adam's first steps go by signs, which rounding turns near 0.
+- **per call**: the method learns from, or chooses within, each forward call, so that micro-batches give another gradient than
+  the whole batch. Keep the size of micro-batches in a run.
+- **rounding**: which positions are largest changes with the rounding of bf16, so that the gradient is another one.
+- **rejected**: an error with the reason, below.
+
+Compiled models (`EngineOptions(compile=...)`) are compared in the same way by the slow tests of that file.
+"""
+
+
+def page() -> str:
+    lines = ["| method | " + " | ".join(CIRCUMSTANCES) + " |", "|---" * (len(CIRCUMSTANCES) + 1) + "|"]
+    lines += [f"| {method} | " + " | ".join(row(name, method) for name in CIRCUMSTANCES) + " |" for method in METHODS]
+    reasons = [
+        f"- `{method}`, {name}: {sentence}"
+        for method in METHODS
+        for name in CIRCUMSTANCES
+        for sentence in dict.fromkeys(outcome(model_name, method, name) for model_name in MODELS)
+        if sentence.endswith(".")
+    ]
+    return "\n".join([HEADING, *lines, "", "What is rejected, and why:", "", *reasons]) + "\n"
+
+
+def written(method: str, name: str) -> str:
+    """Return a cell of the page."""
+    line = next(line for line in DOCUMENT.read_text().splitlines() if line.startswith(f"| {method} |"))
+    return line.split(" | ")[1 + list(CIRCUMSTANCES).index(name)].removesuffix(" |")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", CIRCUMSTANCES)
+def test_methods_under_a_circumstance(name: str) -> None:
+    rows = {method: row(name, method) for method in METHODS}
+    if not os.environ.get("ADAGP_WRITE_DOCS"):
+        assert rows == {method: written(method, name) for method in METHODS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_of_a_compiled_model(method: str) -> None:
+    """Right, or rejected by a sentence; compiling takes too long for the cells of the page."""
+    assert all(cell(model_name, method, "compile") in ("right", "rejected") for model_name in MODELS)
+
+
+@pytest.mark.skipif(not os.environ.get("ADAGP_WRITE_DOCS"), reason="the page is written on request")
+def test_the_page_is_written() -> None:
+    DOCUMENT.write_text(page())
+
+
+def test_the_page_is_complete() -> None:
+    lines = DOCUMENT.read_text()
+    assert lines.startswith(HEADING)
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in lines.splitlines() if line.startswith("| ")]
+    assert rows == ["method", *METHODS]
