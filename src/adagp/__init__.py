@@ -9,7 +9,7 @@ In a training loop of your own:
 
 Begin
     attach, Epochs           begin; the length of a run that has epochs
-    validate                 which layers are predicted, what that costs, and why the others are not
+    validate                 which layers are predicted, and why the others are not
     EngineOptions            how batches are computed, checked and measured: precision, compilation, guard, ...
     Trainer                  what attach returns: step, batch, rehearse, state_dict, ...
     Batch, BatchResult       a batch in progress; what Trainer.step returns
