@@ -103,7 +103,7 @@ def test_one_that_does_not_say_its_cost_is_trained_but_not_simulated(program: Pr
 @pytest.mark.parametrize(
     ("source", "beginning"),
     [
-        ("nonsense", "unknown source 'nonsense'. Did you mean 'noise'? Choose from: average, dfa, dni, "),
+        ("nonsense", "unknown source 'nonsense'. Did you mean 'noise'? Choose from: average, control, dfa, dni, "),
         ("nowhere.module:Source", "cannot import 'nowhere.module' of 'nowhere.module:Source': ModuleNotFoundError: "),
     ],
 )

@@ -12,7 +12,7 @@ def test_a_page_about_a_real_run(program: Any, finished: Path) -> None:
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("page.html: 1 run, ")
     content = Path("page.html").read_text("utf-8")
-    assert "<strong>One method alone:</strong> adagp with " in content
+    assert "<strong>One method alone:</strong> feedback with " in content
     assert "What is missing" not in content
 
 

@@ -533,9 +533,10 @@ class Batch:
             servable = [
                 site for site in self._setup.coverage.servable(sites, self._called) if site not in self._ignored
             ]
+            if not servable:
+                continue
             # A learner that has seen no true gradient yet may have nothing to give.
-            ready = not self._setup.sources[name].learns or bool((self._setup.norms.of(servable) > 0).any())
-            if servable and ready:
+            if not self._setup.sources[name].learns or bool((self._setup.norms.of(servable) > 0).any()):
                 raise source_does_nothing(
                     name, f"produced no gradient for any of the {len(servable)} layers that it serves"
                 )

@@ -46,7 +46,7 @@ SITES_SHOWN = 6
 """How many sites are named when a trainer is printed."""
 SMALL_GRADIENT = 4096
 """Numbers of a gradient that is remembered whole."""
-SAMPLED_GRADIENTS = 4
+SAMPLED_GRADIENTS = 3
 """So many of the smallest gradients are remembered, to see whether they were changed."""
 GradientId = tuple[int, int]
 """The address of a gradient and its version: enough to recognise it."""

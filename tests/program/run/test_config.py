@@ -54,7 +54,8 @@ def test_the_source_follows_the_method() -> None:
         ({"optimizer": "SDG"}, "unknown optimizer 'SDG'. Did you mean 'sgd'? Choose from: adam, adamw, sgd."),
         (
             {"lr_scheduler": "step"},
-            "unknown lr scheduler 'step'. Did you mean 'multistep'? Choose from: cosine, linear, multistep, none, plateau.",
+            "unknown lr scheduler 'step'. Did you mean 'multistep'? Choose from: cosine, exponential, linear, multistep, "
+            "none, plateau.",
         ),
         (
             {"method": "adagp", "predictor_scheduler": "cos"},
@@ -134,7 +135,9 @@ def test_wrong_types_are_refused(values: dict[str, Any], message: str) -> None:
 def test_unknown_names_are_refused_with_the_nearest() -> None:
     with pytest.raises(OptionError) as caught:
         TrainConfig.from_dict({"epoch": 3}, "here")
-    assert str(caught.value).startswith("here: unknown option 'epoch'. Did you mean 'epochs'? Choose from: average, ")
+    assert str(caught.value).startswith(
+        "here: unknown option 'epoch'. Did you mean 'epochs'? Choose from: augment, average, "
+    )
 
 
 def test_a_whole_number_is_a_float_too() -> None:

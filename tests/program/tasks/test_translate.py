@@ -149,7 +149,7 @@ class Silent:
 
 
 def test_bp_and_gp_batches_change_what_they_should(data: Path) -> None:
-    session = Session(options(ratio="1:1", predictor_lr=1e-2), data_dir=data)
+    session = Session(options(method="adagp", ratio="1:1", predictor_lr=1e-2), data_dir=data)
     sites = {f"{site.name}.weight" for site in session.trainer.survey.sites}
     held = {name for name, _ in session.model.named_parameters()} - sites
     # Attention adds to all scores of a query what its key's bias gives: its gradient is zero but for rounding.
