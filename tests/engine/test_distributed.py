@@ -133,7 +133,7 @@ def test_wrappers_with_copies_or_parts_of_the_model_are_refused() -> None:
         (FullyShardedDataParallel(nn.Linear(5, 3)), "by FullyShardedDataParallel, which joins"),
     ):
         with pytest.raises(ModelError, match=words):
-            adagp.attach(model, torch.optim.SGD(model.parameters()), steps=30)
+            adagp.attach(model, torch.optim.SGD(model.parameters()), "replay", steps=30)
 
 
 def test_the_copies_stay_equal(tmp_path: Path, python: Callable[..., Any]) -> None:

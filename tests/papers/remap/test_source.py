@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import adagp
-from adagp.errors import OptionError
+from adagp.errors import ModelError, OptionError
 from adagp.layers.sites import Site
 from adagp.papers.remap.source import ProgramSource, RemapNetwork, RemappedSource, remap
 from adagp.sources import LearnedSource, LearningOptions, default_source
@@ -120,6 +120,14 @@ def test_outputs_are_checked() -> None:
     with pytest.raises(OptionError) as caught:
         RemappedSource(outputs=0)
     assert str(caught.value) == "the re-mapping predictor has 0 outputs; it must have 1 or more."
+
+
+def test_the_published_program_is_for_one_process() -> None:
+    with pytest.raises(ModelError) as caught:
+        ProgramSource().join([])
+    assert str(caught.value) == (
+        "method 'remap_program' follows a program for one process; it cannot train in several."
+    )
 
 
 def test_the_published_program_trains_by_backprop_in_its_gp_epochs() -> None:

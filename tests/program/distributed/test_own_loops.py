@@ -131,8 +131,9 @@ def test_bp_batches_are_those_of_the_loop_without_adagp(tmp_path: Path) -> None:
     in_processes(tmp_path, 4, both_loops, {"ddp": "feedback", "fsdp": "adagp", "hsdp": "feedback"})
 
 
-JOINT = [name for name in adagp.METHODS if name != "control"]
-"""Methods that train in several processes as in one; `control` draws the samples of each process by themselves."""
+JOINT = [name for name in adagp.METHODS if name not in ("control", "remap_program")]
+"""Methods that train in several processes as in one. `control` draws the samples of each process by themselves;
+`remap_program` is rejected (tests/papers/remap)."""
 
 
 def any_method(way: str, method: str) -> Loop:

@@ -6,7 +6,7 @@ from typing import Annotated
 from adagp.core.method_options import MethodOptions, declare_option
 from adagp.core.methods import AcceleratorWork, Method, add_method
 from adagp.core.registry import provide
-from adagp.papers.control.options import check_predictor, check_share
+from adagp.papers.control.options import DEFAULT_PREDICTOR, check_predictor, check_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Control(MethodOptions, method="control"):
             "The method whose predictions control uses, with its options: NAME or NAME:option=value,...",
             also=check_predictor,
         ),
-    ] = "feedback:correction=0"
+    ] = DEFAULT_PREDICTOR
     true_share: Annotated[
         str,
         declare_option(

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from adagp.core.plan import Step
-from adagp.errors import OptionError
+from adagp.errors import ModelError, OptionError
 from adagp.layers.rules import pool_maximum
 from adagp.layers.sites import Site
 from adagp.layers.weights import norms
-from adagp.sources.base import BatchContext, on_gradient
+from adagp.sources.base import BatchContext, Rounds, on_gradient
 from adagp.sources.learned import LearnedSource, LearningOptions
 from adagp.sources.local import Kept, weight_gradient
 
@@ -118,6 +118,10 @@ class ProgramSource(RemappedSource):
 
         return on_gradient(output, receive)
 
+    def join(self, sites: Sequence[Site]) -> Rounds:
+        """Raise: the published program runs in one process."""
+        raise ModelError("method 'remap_program' follows a program for one process; it cannot train in several.")
+
     @property
     def _teaches(self) -> bool:
         """Whether the epoch is one of the published program's that train the predictor."""
@@ -128,6 +132,12 @@ class ProgramSource(RemappedSource):
         """Return the true gradients; those of direct children of the model with the prediction added."""
         if not self._exact:  # a batch by backprop, whose predictions are measured
             return super().produce(sites)
+        for site in sites:
+            if site in self._weights and site not in self._exact:
+                raise ModelError(
+                    f"method 'remap_program' got no gradient at the output of site '{site.name}'. It works in eager mode only: "
+                    "do not compile the model, or exclude the site."
+                )
         if self._teaches:
             seen = [site for site in sites if site in self._exact]
             self.observe(seen, [self._exact[site] for site in seen])

@@ -110,14 +110,12 @@ def options_table(chapter: Chapter) -> list[Table]:
     names = [name for name in differing_options(list(configs.values())) if name != "method"]
     if not names:
         return []
-    rows = [
-        (words(label), *(words(_option_text(config.get(name))) for name in names)) for label, config in configs.items()
-    ]
+    rows = [(words(label), *(_option_cell(config.get(name)) for name in names)) for label, config in configs.items()]
     return [table("Options that differ", ["method", *(name.replace("_", " ") for name in names)], rows)]
 
 
-def _option_text(value: object) -> str:
-    return UNKNOWN if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _option_cell(value: object) -> Cell:
+    return Cell(UNKNOWN) if value is None else words(f"{value:g}" if isinstance(value, float) else str(value))
 
 
 def runs_table(chapter: Chapter) -> Table:
