@@ -86,12 +86,14 @@ class BatchVariation(Protocol):
 @dataclass(frozen=True)
 class BatchSplit:
     """The variant of a batch that a source splits: a `share` of its samples is trained by backprop and predicted, the rest is
-    predicted only. The source `predictor` predicts, and learns from the share; `variant` is its own.
+    predicted only. The source `predictor` predicts, and learns from the share; `variant` is its own. If it `selects` the
+    share by the errors of all samples, the whole batch is predicted first.
     """
 
     share: float
     predictor: str
     variant: Hashable = None
+    selects: bool = False
 
 
 class _SameWork:

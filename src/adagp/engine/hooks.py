@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 
 from adagp.errors import ModelError, OptionError
 from adagp.layers.sites import Site
-from adagp.sources.base import ModelCall, Source, missing_error, on_gradient
+from adagp.sources.base import ModelCall, Source, missing_error, on_gradient, weigh_gradient
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
@@ -240,6 +240,7 @@ class Listeners:
     leaves of the loss's graph are put there. Calls in which the user has switched autograd off do not count as training,
     unless `everywhere`, nor do those with an empty output: their sites are `ignored`. `without_autograd` are the
     sites that ran without it inside such a call, as in reentrant checkpointing. `on_inputs` gets the inputs of every site.
+    `error_weights` multiply the errors of the samples, one weight a sample.
     """
 
     sites: Mapping[Site, Sequence[SiteWatcher]] = field(default_factory=dict)
@@ -251,6 +252,7 @@ class Listeners:
     error_leaves: list[tuple[ModelCall, int, Tensor]] | None = None
     everywhere: bool = False
     on_inputs: Callable[[Site, Sequence[Any]], None] | None = None
+    error_weights: Tensor | None = None
 
 
 NO_LISTENERS = Listeners()
@@ -433,6 +435,8 @@ class ModelHooks:
             # A tensor of its own: hooks on it run before those of a last layer whose output this is; and no view, of which a
             # change in index would be one of the layer's output as well.
             own = tensor.clone() if tensor.requires_grad else tensor
+            if self._listeners.error_weights is not None:
+                weigh_gradient(own, self._listeners.error_weights)  # before the next hook, which then gets the product
             return on_gradient(own, lambda error: call.receive(index, error))
         if tensor.requires_grad:  # the inputs do
             leaf = tensor.view_as(tensor)

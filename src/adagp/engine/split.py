@@ -6,6 +6,9 @@
 
 The predicted part comes first: its forward pass keeps nothing for a backward pass, and both parts are predicted before the
 source learns from the second. A loss is that of its part alone, a mean over the part's samples.
+
+A source that selects samples by their errors has the whole batch as its predicted part. The samples that it then selects run
+again, and their errors are weighted at the model's outputs: so any loss that is a mean over samples works.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +23,7 @@ from torch import Tensor
 from adagp.core.plan import BACKPROP_ALL, Plan, Step
 from adagp.engine.batch import Batch, TrainingSetup
 from adagp.engine.frozen import FrozenParameters
-from adagp.engine.hooks import leaves, replaced
+from adagp.engine.hooks import Listeners, leaves, replaced
 from adagp.errors import UsageError
 from adagp.layers.sites import Site
 from adagp.layers.weights import norms, sharded_like
@@ -40,12 +43,23 @@ class PredictedPart(Batch):
 
 
 class TruePart(Batch):
-    """Samples that are trained by backprop, and predicted as well. There are no predictions if gradients overflowed."""
+    """Samples that are trained by backprop, and predicted as well. There are no predictions if gradients overflowed.
 
-    def __init__(self, setup: TrainingSetup, step: Step, targets: Any, source: SplitSource) -> None:
+    The error of each sample counts as many times as its weight says, for true and predicted gradients alike.
+    """
+
+    def __init__(
+        self, setup: TrainingSetup, step: Step, targets: Any, source: SplitSource, weights: Tensor | None = None
+    ) -> None:
         self._source = source
+        self._weights = weights
         self.predictions: dict[Site, Tensor] = {}
         super().__init__(setup, BACKPROP_ALL, step, targets)
+
+    @property
+    def listeners(self) -> Listeners:
+        """What the hooks call, with the weights of the samples."""
+        return replace(super().listeners, error_weights=self._weights)
 
     def _context(self, step: Step, targets: Any) -> BatchContext:
         return replace(super()._context(step, targets), measured=bool(self._learners))
@@ -103,16 +117,19 @@ class SplitBatch(Batch):
             self._take_over(true, true.loss)
             return
         chosen, others = split
-        self._order, self._sizes = torch.cat([others, chosen]).argsort(), (len(others), len(chosen))
-        part = _selected(inputs, others, samples), _selected(targets, others, samples)
+        part, weights, share = (inputs, targets), None, 0.0
+        if not self._source.selects:
+            self._order, self._sizes = torch.cat([others, chosen]).argsort(), (len(others), len(chosen))
+            part, share = _selected((inputs, targets), others, samples), len(chosen) / samples
         predicted = PredictedPart(self._setup, replace(self.plan, hold_rest=True), step, part[1])
         with self._running(predicted):
             yield part
-        part = _selected(inputs, chosen, samples), _selected(targets, chosen, samples)
-        true_part = TruePart(self._setup, step, part[1], self._source)
+        if self._source.selects:
+            chosen, weights = self._source.select(step)
+        part = _selected((inputs, targets), chosen, samples)
+        true_part = TruePart(self._setup, step, part[1], self._source, weights)
         with self._running(true_part, last=True):
             yield part
-        share = len(chosen) / samples
         assert predicted.loss is not None, "its backward() was called"
         assert true_part.loss is not None, "its backward() was called"
         self._take_over(true_part, share * true_part.loss + (1 - share) * predicted.loss)

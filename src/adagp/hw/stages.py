@@ -319,7 +319,7 @@ def _split_duties(stages: Sequence[Stage], split: BatchSplit, accelerator: Accel
         return backprop
     plan = predicted_plan(split.predictor)
     parts = [backprop]
-    for samples, again in ((size - true, False), (true, True)):
+    for samples, again in ((size if split.selects else size - true, False), (true, True)):
         few = [_without_update(_resized(stage, accelerator, samples)) for stage in stages]
         predicted = duties(few, plan, accelerator, False, variant=split.variant)
         parts.append([replace(duty, forward=NOTHING) if again else duty for duty in predicted])

@@ -385,6 +385,22 @@ def gradient_hooks_on() -> Iterator[None]:
         _hooks_off = before
 
 
+def weigh_gradient(output: Tensor, weights: Tensor) -> None:
+    """Multiply the loss's gradient at `output` by a weight for each sample, in the backward pass of training."""
+    if len(output) != len(weights):
+        raise UsageError(
+            f"{len(weights)} samples were selected by their errors, but the model returned {len(output)} rows: run them in one "
+            "forward pass, without micro-batches, and let the first axis of what the model returns be the samples."
+        )
+
+    def hook(gradient: Tensor) -> Tensor | None:
+        if _hooks_off:
+            return None
+        return gradient * weights.to(gradient).view(-1, *[1] * (gradient.dim() - 1))
+
+    output.register_hook(hook)
+
+
 def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     """Call `receive` with the loss's gradient at `output` in the backward pass; return the tensor to continue with.
 

@@ -56,6 +56,18 @@ def test_a_split_batch_is_its_parts() -> None:
     assert own <= written - 2 * update.dram_writes + update.dram_writes, "the weights are updated once"
 
 
+def test_selection_by_error_predicts_the_whole_batch_first() -> None:
+    many = stages(Workload("w", LAYERS), ACCELERATOR, 40)
+    drawn, selected = (
+        duties(many, PLAN, ACCELERATOR, True, "control", BatchSplit(0.25, "feedback", WORK, selects))
+        for selects in (False, True)
+    )
+    forward = [sum(duty.forward.macs for duty in own) for own in (drawn, selected)]
+    assert forward[1] == forward[0] * 50 / 40, "the ten selected samples run again"
+    config = TrainConfig.from_dict({"method": "control", "select": "error"}, "test")
+    assert batch_variation("control", config.method_options).at(0) == BatchSplit(0.5, "feedback", WORK, True)
+
+
 def test_the_accelerators_own_predictor_predicts_for_both_parts() -> None:
     many = stages(Workload("w", LAYERS), ACCELERATOR, 40)
     stage = duties(many, PLAN, ACCELERATOR, True, "control", BatchSplit(0.5, "predicted"))[1]

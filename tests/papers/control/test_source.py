@@ -14,9 +14,10 @@ from adagp.core.plan import Step
 from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError, UsageError
 from adagp.layers.sites import survey
+from adagp.papers.control.error_selection import draw_by_norm, sample_norms
 from adagp.papers.control.source import ControlSource, GradientCovariances, read_predictor
 from adagp.schedules import Ladder, Rung, WarmUp
-from adagp.sources.base import RunFacts, RunningNorms
+from adagp.sources.base import RunFacts, RunningNorms, step_generator
 
 CLASSES, SAMPLES = 3, 16
 
@@ -79,13 +80,18 @@ def test_a_share_of_one_is_backprop_bit_for_bit(norm: Callable[[int], nn.Module]
 
 
 @pytest.mark.parametrize(
-    ("predictor", "share"),
-    [("feedback:correction=0", 0.5), ("dni:predictor_lr=0.01", 0.25), ("adagp:predictor_lr=0.01", 0.5)],
+    ("predictor", "share", "select"),
+    [
+        ("feedback:correction=0", 0.5, "random"),
+        ("feedback:correction=0", 0.25, "error"),
+        ("dni:predictor_lr=0.01", 0.25, "random"),
+        ("adagp:predictor_lr=0.01", 0.5, "random"),
+    ],
 )
-def test_the_mean_over_many_splits_is_the_true_gradient(predictor: str, share: float) -> None:
+def test_the_mean_over_many_splits_is_the_true_gradient(predictor: str, share: float, select: str) -> None:
     """The weights never move. The noise of the mean falls with the splits; a bias would not."""
     model = small_model()
-    source = ControlSource(read_predictor(predictor, RunFacts()), share, coefficient=1.0)
+    source = ControlSource(read_predictor(predictor, RunFacts()), share, coefficient=1.0, select=select)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     trainer = adagp.attach(
         model,
@@ -113,6 +119,56 @@ def test_the_mean_over_many_splits_is_the_true_gradient(predictor: str, share: f
         noise = ((square / splits - mean.square()).clamp(min=0).sum() / splits).sqrt()
         assert (mean - true).norm() < 4 * noise, "within the noise of the mean"
         assert noise < 0.2 * true.norm() + 1e-6, "which is small"
+
+
+def test_selected_samples_count_by_their_weights() -> None:
+    """Without predictions, the gradient is that of the weighted loss of the selected samples."""
+    model = small_model()
+    source = ControlSource(true_share=0.25, coefficient=0.0, select="error", seed=3)
+    trainer = adagp.attach(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        steps=100,
+        schedule=WarmUp(Ladder((Rung(1, 0),), "control"), batches=2, batches_per_epoch=100),
+        sources={"control": source},
+        engine=adagp.EngineOptions(metrics_every=0),
+    )
+    for inputs, targets in batches(2):
+        trainer.step(inputs, targets, F.cross_entropy)
+    inputs, targets = batches(3)[-1]
+    outputs = model(inputs).detach().requires_grad_()
+    (error,) = torch.autograd.grad(F.cross_entropy(outputs, targets), outputs)
+    drawn, weights = draw_by_norm(sample_norms([error]), 4, step_generator(3, trainer.at))
+    losses = F.cross_entropy(model(inputs[drawn]), targets[drawn], reduction="none")
+    truth = torch.autograd.grad((losses * weights).mean(), list(model.parameters()))
+    result = trainer.step(inputs, targets, F.cross_entropy)
+    assert result.loss.item() == pytest.approx(F.cross_entropy(outputs, targets).item()), "that of all samples"
+    assert result.output.shape == outputs.shape
+    for parameter, true in zip(model.parameters(), truth, strict=True):
+        torch.testing.assert_close(parameter.grad, true)
+
+
+def test_selection_needs_errors_a_share_and_one_forward_pass() -> None:
+    message = (
+        "^--select error needs a predictor that sees the errors at the model's output, such as feedback; this one does"
+    )
+    with pytest.raises(OptionError, match=message):
+        attached(small_model(), select="error", predictor="adagp")
+    message = "^--true-share auto is for samples drawn at random; give a number with --select error.$"
+    with pytest.raises(OptionError, match=message):
+        attached(small_model(), select="error", true_share="auto")
+    trainer = attached(small_model(), select="error", warmup=1)
+    (first, second) = batches(2)
+    trainer.step(*first, F.cross_entropy)
+    message = (
+        "^8 samples were selected by their errors, but the model returned 4 rows: run them in one forward pass, without "
+        "micro-batches, and let the first axis of what the model returns be the samples.$"
+    )
+    with pytest.raises(UsageError, match=message), trainer.batch() as batch:
+        for inputs, targets in batch.parts(*second):
+            half = len(inputs) // 2
+            batch.backward(F.cross_entropy(trainer.model(inputs[:half]), targets[:half]) / 2, more=True)
+            batch.backward(F.cross_entropy(trainer.model(inputs[half:]), targets[half:]) / 2)
 
 
 def test_predictions_make_the_noise_smaller() -> None:

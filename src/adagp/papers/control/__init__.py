@@ -6,7 +6,7 @@ from typing import Annotated
 from adagp.core.method_options import MethodOptions, declare_option
 from adagp.core.methods import AcceleratorWork, Method, add_method
 from adagp.core.registry import provide
-from adagp.papers.control.options import DEFAULT_PREDICTOR, check_predictor, check_share
+from adagp.papers.control.options import DEFAULT_PREDICTOR, RANDOM, SELECTIONS, check_predictor, check_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,13 @@ class Control(MethodOptions, method="control"):
             also=check_share,
         ),
     ] = "0.5"
+    select: Annotated[
+        str,
+        declare_option(
+            "Which samples control trains by backprop: random ones, or those with large errors at the output more often.",
+            choices=SELECTIONS,
+        ),
+    ] = RANDOM
     price: Annotated[
         float,
         declare_option(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adagp.core.methods import BatchSplit, BatchVariation, batch_variation
-from adagp.papers.control.options import parse_predictor, read_share
+from adagp.papers.control.options import ERROR, parse_predictor, read_share
 
 AUTO_SHARE = 0.5
 """The share that is charged where the run chooses it itself, which cannot be known in advance."""
@@ -18,6 +18,7 @@ class ControlledBatches:
     share: float
     predictor: str
     variation: BatchVariation
+    selects: bool = False
 
     @property
     def cycle(self) -> int:
@@ -31,7 +32,7 @@ class ControlledBatches:
 
     def at(self, number: int) -> BatchSplit:
         """Return the variant of a batch by backprop alone, counted from 0."""
-        return BatchSplit(self.share, self.predictor, self.variation.at(number))
+        return BatchSplit(self.share, self.predictor, self.variation.at(number), self.selects)
 
 
 def control_split(options: Mapping[str, Any]) -> ControlledBatches:
@@ -39,4 +40,5 @@ def control_split(options: Mapping[str, Any]) -> ControlledBatches:
     method, own = parse_predictor(options["predictor"])
     share = read_share(options["true_share"])
     variation = batch_variation(method.name, method.defaults | own)
-    return ControlledBatches(AUTO_SHARE if share is None else share, method.source, variation)
+    selects = options["select"] == ERROR
+    return ControlledBatches(AUTO_SHARE if share is None else share, method.source, variation, selects)

@@ -6,6 +6,8 @@ from adagp.core.methods import METHODS, Method, find_method
 from adagp.errors import OptionError
 
 AUTO = "auto"
+RANDOM, ERROR = "random", "error"
+SELECTIONS = (RANDOM, ERROR)
 DEFAULT_PREDICTOR = "feedback:correction=0"
 
 

@@ -11,6 +11,10 @@ for parts of one size, f = 1/2.)
 
 The factor c is the one that makes the noise least, Cov(T, P) / Var(P) of each site, measured in earlier batches; 1 as published
 would add noise where predictions are poor.
+
+Samples need not be drawn alike. With `select="error"` all are predicted first, and a sample is trained by backprop with a
+probability p that grows with its error at the output (`error_selection.py`). In T and P it then counts 1 / p times, which keeps
+both right on average; P' - P becomes what P lacks of the prediction for all.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +27,10 @@ from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
 from adagp.layers.weights import whole
-from adagp.papers.control.options import parse_predictor, read_share
+from adagp.papers.control.error_selection import draw_by_norm, sample_norms
+from adagp.papers.control.options import ERROR, RANDOM, parse_predictor, read_share
 from adagp.papers.control.share import best_share
-from adagp.sources.base import BatchContext, RunFacts, RunningNorms, Source, build_source, step_generator
+from adagp.sources.base import BatchContext, ModelCall, RunFacts, RunningNorms, Source, build_source, step_generator
 from adagp.sources.mixed import MixedSource
 from adagp.sources.split import SplitSource
 
@@ -48,11 +53,15 @@ class ControlSource(MixedSource, SplitSource):
         price: float = 0.4,
         coefficient: float | None = None,
         seed: int = 0,
+        select: str = RANDOM,
     ) -> None:
         predictor = predictor or read_predictor("feedback:correction=0", RunFacts(seed))
         if not predictor.learns:
             raise OptionError("control needs a predictor that learns from BP batches and predicts for others.")
         super().__init__([(predictor, 1.0)])
+        self.selects = select == ERROR
+        if self.selects:
+            _check_selection(predictor, true_share)
         self.true_share = true_share
         self.price = price
         self.coefficient = coefficient
@@ -61,12 +70,13 @@ class ControlSource(MixedSource, SplitSource):
         # Of the running batch: predictions for samples that are trained by backprop, and the factors for it.
         self._predicted: dict[Site, Tensor] = {}
         self._factors: list[float] = []
+        self._error_norms: list[Tensor] = []
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
         """Return the source with the options of its method, two of them in text form."""
         predictor, share = read_predictor(options["predictor"], run), read_share(options["true_share"])
-        return cls(predictor, share, options["price"], options["coefficient"], seed=run.seed)
+        return cls(predictor, share, options["price"], options["coefficient"], run.seed, options["select"])
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Bind the predictor to the sites."""
@@ -97,6 +107,19 @@ class ControlSource(MixedSource, SplitSource):
             return None
         order = torch.randperm(samples, generator=step_generator(self.seed, step))
         return order[:count].sort().values, order[count:].sort().values
+
+    def observe_error(self, call: ModelCall) -> None:
+        """Show the errors to the predictor; keep their norms if samples are selected by them."""
+        super().observe_error(call)
+        if self.selects and self._is_predicted_only:
+            self._error_norms.append(sample_norms(call.errors))
+
+    def select(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Draw the samples to train by backprop by the norms of their errors; return also how much each counts."""
+        norms = torch.cat(self._error_norms)
+        self._error_norms = []
+        count = max(1, round(self.share() * len(norms)))
+        return draw_by_norm(norms, count, step_generator(self.seed, step))
 
     def begin(self, context: BatchContext) -> None:
         """Begin the batch, or a part of it."""
@@ -205,6 +228,15 @@ class GradientCovariances:
 
 def _pairs(truth: Tensor, guess: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [(truth, truth), (truth, guess), (guess, guess)]
+
+
+def _check_selection(predictor: Source, true_share: float | None) -> None:
+    if not predictor.needs_error:
+        raise OptionError(
+            "--select error needs a predictor that sees the errors at the model's output, such as feedback; this one does not."
+        )
+    if true_share is None:
+        raise OptionError("--true-share auto is for samples drawn at random; give a number with --select error.")
 
 
 def read_predictor(text: str, run: RunFacts) -> Source:
