@@ -43,7 +43,7 @@ def test_generate(program: Program) -> None:
         assert verilog.count(f"module {kind}(") == 1
     about = json.loads(Path("made/manifest.json").read_text())
     assert about["design"] == "max"
-    assert about["ports"]["host_in"] == {"direction": "in", "bits": 8}
+    assert about["ports"]["host_in"] == {"direction": "in", "bits": 32}
     again = program("rtl", "generate", *SMALL, "--out", "made")
     assert (again.code, again.err) == (
         2,

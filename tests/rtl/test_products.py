@@ -17,6 +17,7 @@ from adagp.errors import OptionError, ToolError
 from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import FORMATS, Integers
+from adagp.rtl.instructions import Store
 from adagp.rtl.mapping import OPERATIONS, PLACEMENTS, check_fits, find_mapping
 from adagp.rtl.products import check_product, draw_matrices, expected, model_cost, run_product
 from adagp.rtl.simulation import InterpretedChip, SimulatedChip, VerilatedChip
@@ -57,6 +58,52 @@ def test_products(name: str, dataflow: str, operation: str, chip_of: ChipOf) -> 
         check(chip, dataflow, operation, (rows, depth, columns), seed)
 
     products()
+
+
+@pytest.mark.parametrize("name", ["int8", STAGED, *map(slow, ["int16", "fp16"])])
+def test_products_are_added_to_sums(name: str, chip_of: ChipOf) -> None:
+    """In every mode: to what the host wrote, and part by part of the summed index to what the part before left there."""
+    chip = chip_of(name)
+    number = chip.blueprint.core.single
+
+    @settings(max_examples=12)
+    @given(st.sampled_from(sorted(PLACEMENTS)), st.sampled_from(sorted(OPERATIONS)), SIZES, SIZES, SIZES)
+    def products(dataflow: str, operation: str, rows: int, depth: int, columns: int) -> None:
+        sizes = (rows, depth, columns)
+        mapping = find_mapping(dataflow, operation, *sizes)
+        matrices = draw_matrices(number, sizes, sum(sizes))
+        start = number.promote(matrices.pop(mapping.result))
+        cost = model_cost(chip.blueprint.core, dataflow, operation, *sizes, adds=True)
+        sums, counts = run_product(chip, mapping, matrices, start)
+        assert np.array_equal(sums, expected(number, operation, matrices, start))
+        assert (counts.cycles, counts.reads, counts.writes) == (cost.cycles, cost.buffer_reads, cost.buffer_writes)
+
+    products()
+
+
+@pytest.mark.parametrize("name", ["int8", STAGED])
+@pytest.mark.parametrize("dataflow", sorted(PLACEMENTS))
+def test_weight_gradients_of_micro_batches_are_those_of_the_batch(name: str, dataflow: str, chip_of: ChipOf) -> None:
+    """Sums are added sample after sample, so that even floats have the same bits. No word leaves the banks in between."""
+    chip, (rows, depth, columns) = chip_of(name), (11, 5, 7)
+    number = chip.blueprint.core.single
+    matrices = draw_matrices(number, (rows, depth, columns), 3)
+    parts = [{"x": matrices["x"][part], "y": matrices["y"][part]} for part in (slice(4), slice(4, 5), slice(5, rows))]
+    sums = None
+    for part in parts:
+        sums, _ = run_product(chip, find_mapping(dataflow, "dw", len(part["x"]), depth, columns), part, sums)
+    assert sums is not None
+    assert np.array_equal(sums, expected(number, "dw", matrices))
+
+
+@pytest.mark.parametrize("name", ["int8", "int16", STAGED])
+def test_the_host_writes_sums(name: str, chip_of: ChipOf) -> None:
+    chip = chip_of(name)
+    bits = chip.blueprint.core.number.sum_bits
+    words = np.random.default_rng(0).integers(0, 1 << bits, 6)
+    for memory in (Store.ROW_SUMS, Store.COLUMN_SUMS):
+        chip.write(0, memory, 1, 7, words)
+        assert np.array_equal(chip.read(0, memory, 1, 7, len(words)), words)
 
 
 @pytest.mark.parametrize(("dataflow", "folds", "cycles"), [("ws", (5, 7), "2R+C+T-2"), ("os", (5, 9), "R+C+T-2")])

@@ -52,7 +52,7 @@ class Chip(Block):
                 "host_memory": In(2),
                 "host_lane": In(lane),
                 "host_address": In(address),
-                "host_in": In(number.value_bits),
+                "host_in": In(number.word_bits),
                 "host_out": Out(number.word_bits),
                 "program_write": In(1),
                 "program_slice": In(6),

@@ -46,7 +46,7 @@ class Core(Block):
                 "program_in": In(SLICE),
                 "host_read": In(port),
                 "host_write": In(port),
-                "host_in": In(number.value_bits),
+                "host_in": In(number.word_bits),
                 "host_out": Out(number.word_bits),
                 "remote_read": Out(port),
                 "remote_write": Out(port),
@@ -139,7 +139,7 @@ class Core(Block):
             result.eq(Mux(unit.busy, unit.result.as_value(), self.host_write.as_value())),
             written.eq(Mux(unit.busy, unit.result_value, self.host_in)),
         ]
-        second = unit.second
+        second, by_host = unit.second, self.host_write.valid & ~unit.busy
         for side, lanes in (("ROW", self.rows), ("COLUMN", self.columns)):
             values, sums = Store[f"{side}_VALUES"], Store[f"{side}_SUMS"]
             by_first = first.valid & is_here(first.memory, values)
@@ -154,6 +154,11 @@ class Core(Block):
                     lane.value_write.eq(result.valid & is_here(result.memory, values) & (result.lane == index)),
                     lane.value_write_address.eq(result.address),
                     lane.value_in.eq(written),
+                    lane.sum_write.eq(
+                        by_host & is_here(self.host_write.memory, sums) & (self.host_write.lane == index)
+                    ),
+                    lane.sum_write_address.eq(self.host_write.address),
+                    lane.sum_in.eq(self.host_in),
                 ]
         late = [Signal(first.shape(), name=f"late_{name}") for name in ("first", "second")]
         m.d.sync += [late[0].eq(first), late[1].eq(second)]

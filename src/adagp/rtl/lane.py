@@ -48,10 +48,10 @@ class Lane(Block):
     """A bank of values and a bank of sums, with one port to read and one to write each.
 
     Commands go to the next lane a cycle later: the skew of a systolic array lies in them, not in the data. A lane that does not
-    read gives zeros; sums come later by the PEs' pipeline stages. While the array is idle the banks are open to the core
-    (`value_*`, `sum_*`). Addresses from the end of the values on are those of the predictor's own bank, where there is one.
-    A lane that `pools` adds up outputs, rounded to values, as they leave the array; addresses from the end of the sums on are
-    those of these totals.
+    read gives zeros; sums on their way come later by the PEs' pipeline stages. While the array is idle the banks are open to
+    the core (`value_*`, `sum_*`). Addresses from the end of the values on are those of the predictor's own bank, where there is
+    one. A lane that `pools` adds up outputs, rounded to values, as they leave the array; addresses from the end of the sums on
+    are those of these totals.
     """
 
     def __init__(self, sizes: CoreSizes, *, predictor_words: int = 0, pools: bool = False) -> None:
@@ -83,6 +83,9 @@ class Lane(Block):
                 "sum_read": In(1),
                 "sum_address": In(address),
                 "total": Out(total),
+                "sum_write": In(1),
+                "sum_write_address": In(address),
+                "sum_in": In(total),
             }
         )
 
@@ -105,9 +108,9 @@ class Lane(Block):
             sums.address.eq(Mux(read.valid, read.address, self.sum_address)),
             sums.read.eq((active & read.sums) | self.sum_read),
             self.total.eq(sums.data if pooled is None else Mux(pooled[0], pooled[1], sums.data)),
-            sums.write_address.eq(write.address),
-            sums.write_data.eq(self.result),
-            sums.write.eq(writes),
+            sums.write_address.eq(Mux(self.sum_write, self.sum_write_address, write.address)),
+            sums.write_data.eq(Mux(self.sum_write, self.sum_in, self.result)),
+            sums.write.eq(writes | self.sum_write),
         ]
 
         address = Signal(sizes.address_bits)
@@ -135,8 +138,11 @@ class Lane(Block):
         ]
         if sizes.groups is not None:
             m.d.sync += self.part.eq(read.part)
-        gives_sum, total = (delayed(m, signal, sizes.stages) for signal in (gives_sum, sums.data))
-        m.d.comb += self.data.eq(Mux(gives_sum, total, Mux(gives_value, self.value, 0)))
+        given = Mux(gives_sum, sums.data, Mux(gives_value, self.value, 0))
+        if sizes.stages:  # sums to keep come at once, those that products meet on their way later
+            meets, late = (delayed(m, signal, sizes.stages) for signal in (gives_sum & ~self.tag, sums.data))
+            given = Mux(meets, late, Mux(gives_sum & self.tag, sums.data, Mux(gives_value, self.value, 0)))
+        m.d.comb += self.data.eq(given)
         return m
 
     def _value_bank(

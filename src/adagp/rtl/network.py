@@ -164,9 +164,9 @@ def random_state(network: SmallNetwork, number: NumberFormat, seed: int = 0, sam
 PHASES = ("bp", "gp")
 
 
-def matmul(number: NumberFormat, left: Words, right: Words) -> Words:
-    """Return the sums of a product, added one after the other from zero in the order of the shared index."""
-    total = np.zeros((len(left), right.shape[1]), np.int64)
+def matmul(number: NumberFormat, left: Words, right: Words, sums: Words | None = None) -> Words:
+    """Return the sums of a product, added one after the other, from zero or `sums` on, in the order of the shared index."""
+    total = np.zeros((len(left), right.shape[1]), np.int64) if sums is None else sums
     for index in range(left.shape[1]):
         total = number.multiply_add(left[:, index, None], right[None, index], total)
     return total

@@ -17,9 +17,10 @@ class ArrayElement(Block):
     """One PE. `beside` comes from the left and goes right, `above` comes from above and goes down, a cycle later each.
 
     `step` means that this cycle's words are multiplied, `last` that they are a fold's last; both go right. A word from above
-    with a `tag` is one to keep, before a fold of the modes that load: an empty PE keeps it, a full one passes it on. After a
-    fold of the mode STATIONARY it is a complete sum on its way down: each PE appends its own to those from above. With a
-    pipeline stage, products are added a cycle later, to sums that come a cycle later.
+    with a `tag` is one to keep, before a fold that loads: an empty PE keeps it, a full one passes it on. After a fold of the
+    mode STATIONARY it is a complete sum on its way down: each PE appends its own to those from above. A PE sees all of these
+    before it appends, while its own sum is `pending`, and words to keep only afterwards. With a pipeline stage, products are
+    added a cycle later, to sums that come a cycle later.
     """
 
     kind = "element"
@@ -59,7 +60,7 @@ class ArrayElement(Block):
         `ends` it is the last of a fold."""
         full, pending, keeps, appends = (Signal(name=name) for name in ("full", "pending", "keeps", "appends"))
         across, down, stationary = map(self._is, Mode)
-        m.d.comb += [keeps.eq(self.tag & ~full & ~stationary), appends.eq(pending & ~self.tag & stationary)]
+        m.d.comb += [keeps.eq(self.tag & ~full & ~pending), appends.eq(pending & ~self.tag & stationary)]
         m.d.sync += [
             self.step_out.eq(self.step),
             self.last_out.eq(self.last),

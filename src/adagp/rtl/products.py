@@ -27,17 +27,32 @@ from adagp.rtl.network import matmul
 from adagp.rtl.simulation import Counts, SimulatedChip, simulate_chip
 
 
-def model_cost(sizes: CoreSizes, dataflow: str, operation: str, rows: int, depth: int, columns: int) -> Cost:
-    """Return the cost of the product by adagp.hw, in words of one bit, plus a cycle for each pipeline stage."""
+def model_cost(
+    sizes: CoreSizes, dataflow: str, operation: str, rows: int, depth: int, columns: int, *, adds: bool = False
+) -> Cost:
+    """Return the cost of the product by adagp.hw, in words of one bit, plus a cycle for each pipeline stage.
+
+    If it `adds` to sums, these are read too; where sums stay in the PEs, they are loaded before each fold, in R cycles.
+    """
     product = Product(rows, depth, columns, bits=Bits(1, 1, 1, 1)).gradient(OPERATIONS[operation])
     cost = array_cost(dataflow, product, sizes.array)
-    return cost._replace(cycles=cost.cycles + sizes.stages)
+    cycles, reads, array = cost.cycles + sizes.stages, cost.buffer_reads, sizes.array
+    if adds:
+        mapping = find_mapping(dataflow, operation, rows, depth, columns)
+        lines, words = mapping.extents(mapping.result_role)
+        reads += lines * words
+        if mapping.mode is Mode.STATIONARY:
+            cycles += -(-words // array.rows) * -(-lines // array.columns) * array.rows
+    return cost._replace(cycles=cycles, buffer_reads=reads)
 
 
-def run_product(chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Words]) -> tuple[Words, Counts]:
+def run_product(
+    chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Words], sums: Words | None = None
+) -> tuple[Words, Counts]:
     """Write the factors into the chip, run the product and return the sums with what it took.
 
-    `matrices` are in the layout of the forward product: x is rows x depth, w depth x columns, y rows x columns.
+    `matrices` are in the layout of the forward product: x is rows x depth, w depth x columns, y rows x columns. With `sums`,
+    in the layout of the result, the product is added to them.
     """
     check_fits(chip.blueprint.core, mapping)
     contents = {}
@@ -46,7 +61,11 @@ def run_product(chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Words
         if name != mapping.result:
             straight = mapping.layout(role) == INDICES[name]
             contents[role] = matrices[name] if straight else matrices[name].T
-    return run_mapped(chip, mapping, contents)
+    if sums is None:
+        return run_mapped(chip, mapping, contents)
+    role = mapping.result_role
+    _store(chip, sum_store(role), 0, sums if mapping.layout(role) == INDICES[mapping.result] else sums.T)
+    return run_mapped(chip, mapping, contents, {"adds": 1})
 
 
 def run_mapped(
@@ -89,14 +108,15 @@ def _lane_count(chip: SimulatedChip, memory: Store, core: int = 0) -> int:
     return array.rows if memory in (Store.ROW_VALUES, Store.ROW_SUMS) else array.columns
 
 
-def expected(number: NumberFormat, operation: str, matrices: dict[str, Words]) -> Words:
-    """Return the sums that the product has, by the format's model: added one after the other in the order of the index."""
+def expected(number: NumberFormat, operation: str, matrices: dict[str, Words], sums: Words | None = None) -> Words:
+    """Return the sums that the product has, by the format's model: added one after the other in the order of the index, to
+    zero or to `sums`."""
     left, right = (matrices[name] for name in FACTORS[operation][:2])
     if operation == "dx":
         right = right.T
     elif operation == "dw":
         left = left.T
-    return matmul(number, left, right)
+    return matmul(number, left, right, sums)
 
 
 def draw_matrices(number: NumberFormat, sizes: Sequence[int], seed: int) -> dict[str, Words]:

@@ -23,7 +23,7 @@ class Parts:
 
 class Sequencer(Block):
     """Runs one product: for each fold it loads (R cycles, where something is loaded), streams, and waits R + C - 2 cycles;
-    behind the last fold a cycle for each pipeline stage of a PE.
+    behind the last fold a cycle for each pipeline stage of a PE. The mode STATIONARY loads only sums to which it adds.
 
     `busy` is high during these, the cycles of the array; the last results reach their banks a few cycles later, when `done` is
     given. A sum that is complete in parts only is read again with the next fold that adds to it. A convolution is a product
@@ -62,8 +62,8 @@ class Sequencer(Block):
         row, column, stationary, stationary_start = (Signal(address) for _ in range(4))
         first_down, first_across = Signal(), Signal()
         pixel, line = Signal(SIZE_BITS), Signal(SIZE_BITS)
-        loads = Signal()
-        m.d.comb += [self.mode.eq(job.mode), loads.eq(job.mode != int(Mode.STATIONARY))]
+        loads, stays = Signal(), Signal()
+        m.d.comb += [self.mode.eq(job.mode), stays.eq(job.mode == int(Mode.STATIONARY)), loads.eq(~stays | job.adds)]
         row_count, column_count = Signal(self.sizes.lane_bits), Signal(self.sizes.lane_bits)
         m.d.comb += [
             row_count.eq(Mux(rows_left < rows, rows_left, rows)),
@@ -105,6 +105,7 @@ class Sequencer(Block):
                 m.d.comb += [
                     self.busy.eq(1),
                     self.column_read.tag.eq(1),
+                    self.column_read.sums.eq(stays),
                     self.column_read.valid.eq(count < self._words(job, "stationary", rows_left)),
                     self.column_read.address.eq(stationary + count),
                 ]
@@ -150,7 +151,7 @@ class Sequencer(Block):
 
         final = Signal()
         m.d.comb += final.eq(rows_left <= rows)
-        drain, drained = self._drain(m, last & self.row_read.step & ~loads, stationary, rows_left, column_count)
+        drain, drained = self._drain(m, last & self.row_read.step & stays, stationary, rows_left, column_count)
         streaming = Signal()
         m.d.comb += streaming.eq(self.row_read.step & (job.mode == int(Mode.ACROSS)))
         if parts is not None:

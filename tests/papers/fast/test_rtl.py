@@ -107,6 +107,8 @@ def test_products_of_groups(dataflow: str, operation: str, chip: SimulatedChip) 
         assert np.allclose(found.astype(np.uint32).view(np.float32), exact, rtol=1e-5, atol=1e-5)
         wanted = model_cycles(chip.blueprint, dataflow, operation, sizes, widths)
         assert counts.cycles == counts.span == wanted
+        again, _ = run_groups(chip, group_mapping(BFP, dataflow, operation, sizes), matrices, adds=True)
+        assert np.array_equal(again, group_products(left, right, found))
 
     products()
 

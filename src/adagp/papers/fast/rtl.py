@@ -197,9 +197,12 @@ def to_values(groups: Groups, number: GroupFormat) -> Words:
     return np.stack(values, axis=2)
 
 
-def group_products(left: Groups, right: Groups) -> Words:
-    """Return the sums, in fp32, of all lines of `left` with all lines of `right`: group by group, rounded after each."""
+def group_products(left: Groups, right: Groups, sums: Words | None = None) -> Words:
+    """Return the sums, in fp32, of all lines of `left` with all lines of `right`, from zero or `sums` on: group by group,
+    rounded after each."""
     total = np.zeros((len(left.codes), len(right.codes)), np.float32)
+    if sums is not None:
+        total = sums.astype(np.uint32).view(np.float32)
     with np.errstate(all="ignore"):
         for group in range(left.codes.shape[1]):
             whole = left.magnitudes[:, group] @ right.magnitudes[:, group].T
@@ -220,10 +223,13 @@ def parse_mantissas(text: str) -> BlockWidths:
     return BlockWidths(*map(int, parts))
 
 
-def run_groups(chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Groups]) -> tuple[Words, Counts]:
-    """Run a product of groups on a chip. `matrices` are the factors, by name, lines of groups along the summed index."""
+def run_groups(
+    chip: SimulatedChip, mapping: Mapping, matrices: dict[str, Groups], *, adds: bool = False
+) -> tuple[Words, Counts]:
+    """Run a product of groups on a chip. `matrices` are the factors, by name, lines of groups along the summed index; with
+    `adds` they are added to the sums that the last product left."""
     number = _group_format(chip.blueprint)
-    contents, fields = {}, {"scale": sum(matrix.unit for matrix in matrices.values())}
+    contents, fields = {}, {"scale": sum(matrix.unit for matrix in matrices.values()), "adds": int(adds)}
     for role in ROLES:
         name = getattr(mapping, role)
         if name != mapping.result:
