@@ -45,7 +45,14 @@ def test_conclusions(pretend: Any) -> None:
 @pytest.mark.medium  # trains eight short runs, each in a process of its own
 def test_a_comparison_as_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feedback_worth, "RATES", (0.05, 0.1))
-    options = {"methods": "bp,skip", "regimes": ("batches",), "dataset": "digits", "batches": 4, "seeds": 1}
+    options = {
+        "experiment": "tiny",
+        "methods": "bp,skip",
+        "regimes": ("batches",),
+        "dataset": "digits",
+        "batches": 4,
+        "seeds": 1,
+    }
     part = Part(compare_methods, "tiny-quick", {**options, "batch_size": 256, "warmup_batches": 1, "ratio": "1:1"})
     assert compare_methods(part, Workspace(tmp_path, stop=lambda: True)) is None
     found = compare_methods(part, Workspace(tmp_path))

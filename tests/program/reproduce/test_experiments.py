@@ -51,6 +51,7 @@ def test_every_table_and_figure_is_there() -> None:
         *(f"approximation-table{number}" for number in range(1, 6)),
         "approximation-curves",
         "feedback-platforms",
+        "worth-batch-size",
         "long-run",
         "feedback-alignment",
         "control-vit",

@@ -18,8 +18,8 @@ from adagp.program.run.folder import flat_csv, to_json
 
 READ_RUNS = ("fast-training", "fast-time-to-accuracy")
 """These read the runs' own folders besides."""
-COMPARISONS = ("feedback-platforms", "long-run")
-"""Their part is a whole comparison, of whose report only the outline is checked."""
+COMPARISONS = ("feedback-platforms", "worth-batch-size", "long-run")
+"""Their parts are whole comparisons, of whose report only the outline is checked."""
 NUMBERS = (2, 0, 1, 2**63, 1e-18, -5.5, 0.25, None, True, "text")
 
 

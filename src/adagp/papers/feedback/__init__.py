@@ -63,4 +63,5 @@ add_method(
     )
 )
 provide("experiment", "adagp.papers.feedback.experiments")
+provide("experiment", "adagp.papers.feedback.batch_size_experiment")
 provide("published", __name__)

@@ -42,7 +42,8 @@ _SIZES: dict[tuple[str, str], dict[str, Any]] = {
     (LONG, "standard"): {**_CIFAR, "batches": 3_900, "seeds": 3, "tune_batches": 390},
     (LONG, "full"): {**_CIFAR, "batches": 11_700, "seeds": 3, "tune_batches": 1170},
 }
-_OWN = ("methods", "regimes", "curve", "pipeline", "batches", "seeds", "tune_batches", READS_DATA)
+_OWN = ("methods", "regimes", "curve", "pipeline", "batches", "seeds", "large_batch", "points")
+_TUNING = ("rates", "tune_batches")
 """Options of a comparison; the others are those of its runs."""
 
 
@@ -62,7 +63,7 @@ COMPARED = record_of(
 @cache
 def comparison_part(name: str, budget: str) -> Part:
     """Return the comparison of an experiment at a budget as a part."""
-    options = {**(_PLATFORMS if name == PLATFORMS else _LONG), **_SIZES[name, budget]}
+    options = {"experiment": name, **(_PLATFORMS if name == PLATFORMS else _LONG), **_SIZES[name, budget]}
     if options["dataset"] != "digits":
         options[READS_DATA] = True
     return Part(compare_methods, f"{name}-{budget}", options, weight=200.0, shape=COMPARED)
@@ -74,14 +75,13 @@ def read_comparison(options: Mapping[str, Any], workspace: Workspace) -> "Compar
     from adagp.program.compare.grid import Tuning
     from adagp.program.compare.methods import read_candidates
 
-    runs = {key: value for key, value in options.items() if key not in _OWN}
-    own = {key: options[key] for key in ("regimes", "curve", "pipeline", "batches", "seeds") if key in options}
+    runs = {key: value for key, value in options.items() if key not in (*_OWN, *_TUNING, "experiment", READS_DATA)}
+    own = {"large_batch": 0} | {key: options[key] for key in _OWN if key in options and key != "methods"}
     return Comparison(
         read_candidates(options["methods"]),
         options={**runs, **({} if workspace.device == "cpu" else {"device": workspace.device})},
         settings={},
-        tuning=Tuning({"lr": RATES}, options.get("tune_batches")),
-        large_batch=0,
+        tuning=Tuning({"lr": tuple(options.get("rates", RATES))}, options.get("tune_batches")),
         data_dir=None if workspace.data_dir is None else str(workspace.data_dir),
         **own,
     )
@@ -94,7 +94,7 @@ def compare_methods(part: Part, workspace: Workspace) -> dict[str, Any] | None:
 
     comparison = read_comparison(part.options, workspace)
     task = build_task(comparison.config(comparison.reference, 0), workspace.data_dir)
-    command = f"adagp reproduce {part.label.rpartition('-')[0]} --budget {part.label.rpartition('-')[2]}"
+    command = f"adagp reproduce {part.options['experiment']} --budget {part.label.rpartition('-')[2]}"
     folder = workspace.out / "comparisons" / part.key
     try:
         report = run_comparison(comparison, folder, task, _Silent(), command=command, jobs=1, stop=workspace.stop)
