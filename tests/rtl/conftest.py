@@ -1,5 +1,7 @@
 """Simulated chips that tests share: one for each number format, each of another shape; one of them with pipeline stages."""
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,3 +35,13 @@ def chip_of() -> Iterator[Callable[[str], SimulatedChip]]:
     yield find
     for chip in chips.values():
         chip.close()
+
+
+def icarus(program: str) -> str:
+    """Return a program of Icarus Verilog; without it the test is skipped, or fails where tools are required."""
+    found = shutil.which(program)
+    if found is None:
+        if os.environ.get("ADAGP_RTL_TEST") == "required":
+            pytest.fail("Icarus Verilog is not installed")
+        pytest.skip("needs Icarus Verilog")
+    return found

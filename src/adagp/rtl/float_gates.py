@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Cat, Const, Module, Mux, Signal, signed, unsigned
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed, unsigned
 
 Gates = Any
 """A value of Amaranth's: a signal or an expression of signals."""
@@ -101,7 +101,7 @@ def round_and_pack(module: Module, sign: Gates, exponent: Gates, word: Gates, wi
     """Return the number nearest to a normalised `word` (top bit 1, or all zero) with the biased `exponent` of its top bit."""
     size = max(width, kind.mantissa + 3)
     padded = Cat(Const(0, size - width), word) if size > width else word
-    biased = Signal(signed(12))
+    biased = Signal(Value.cast(exponent).shape())
     module.d.comb += biased.eq(exponent)
     subnormal, shift = Signal(), Signal(unsigned(11))
     module.d.comb += [subnormal.eq(biased < 1), shift.eq(Mux(biased < 1, 1 - biased, 0))]

@@ -51,7 +51,7 @@ def convert(module: Module, number: NumberFormat, word: Gates) -> Gates:
     """Return a sum rounded to a value."""
     result = Signal(number.value_bits)
     if isinstance(number, Integers):
-        rounded = Signal(signed(number.sum_bits + 1))
+        rounded = Signal(signed(number.sum_bits + 1 - number.fraction))
         module.d.comb += rounded.eq((word.as_signed() + ((1 << number.fraction) >> 1)) >> number.fraction)
         limit = 1 << (number.value_bits - 1)
         module.d.comb += result.eq(Mux(rounded >= limit, limit - 1, Mux(rounded < -limit, -limit, rounded)))

@@ -1,6 +1,7 @@
 """A chip as text: RTLIL (Yosys's own language) and Verilog, a module for each kind of block; a folder with its manifest."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from adagp.rtl.block import port_bits, to_rtlil
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.chip import Chip
 from adagp.rtl.instructions import Look, Mode, Opcode, Start, Store
-from adagp.rtl.tools import cached_folder, digest, yosys
+from adagp.rtl.tools import EQUAL_WIDTHS, cached_folder, digest, yosys
 
 
 def chip_rtlil(blueprint: Blueprint, *, simulated: bool = False) -> str:
@@ -23,18 +24,35 @@ def chip_modules(blueprint: Blueprint, *, simulated: bool = False) -> dict[str, 
     return to_rtlil(Chip(blueprint, simulated=simulated))
 
 
+HEADER = """\
+// Verilog-2005, written by adagp and Yosys. Clean under `verilator --lint-only -Wall` and `iverilog -g2005 -Wall`, but for two
+// classes of style that Yosys cannot avoid: all modules are in one file, and operators compute bits that nothing reads, such as
+// the fraction that rounding cuts off.
+/* verilator lint_off DECLFILENAME */
+/* verilator lint_off UNUSEDSIGNAL */
+"""
+DECLARED = r"^(  reg (?:signed )?(?:\[\S+\] )?)(\S+|\\\S+ ) = (\S+);$"
+"""A register with what it begins with."""
+
+
 def to_verilog(text: str) -> str:
     """Return Verilog for a text in Yosys's language, from the cache if it was made before."""
+    # Banks are written before they are read: what they begin with, a line a word, can be left out.
+    blank = "delete t:$meminit t:$meminit_v2"
+    # Processes become assignments: an `always @*` of constants alone would never run, and leave X.
+    logic = ["proc -norom", "pmuxtree", blank, "memory_collect", "opt_clean -purge", EQUAL_WIDTHS]
+    script = ["read_rtlil chip.il", *logic, "write_verilog -noattr -norename chip.v"]
 
     def make(work: Path) -> None:
         (work / "chip.il").write_text(text, encoding="utf-8")
-        write = "write_verilog -noattr -norename chip.v"
-        # Banks are written before they are read: what they begin with, a line a word, can be left out.
-        blank = "delete t:$meminit t:$meminit_v2"
-        yosys(["read_rtlil chip.il", "proc -nomux -norom", blank, "memory_collect", write], work)
+        yosys(script, work)
         (work / "chip.il").unlink()
+        written = (work / "chip.v").read_text(encoding="utf-8")
+        # A declaration that also initialises is, next to an assignment at the clock, suspicious to linters.
+        started = re.sub(DECLARED, r"\1\2;\n  initial \2 = \3;", written, flags=re.MULTILINE)
+        (work / "chip.v").write_text(HEADER + started, encoding="utf-8")
 
-    return (cached_folder(f"verilog-{digest(text)}", make) / "chip.v").read_text(encoding="utf-8")
+    return (cached_folder(f"verilog-{digest(HEADER, text, *script)}", make) / "chip.v").read_text(encoding="utf-8")
 
 
 README = """# A chip of design {design}

@@ -1,0 +1,71 @@
+"""The Verilog that is written: linted by Verilator and Icarus, for designs and formats in pairs."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.marks import slow
+from tests.rtl.conftest import icarus
+
+from adagp.hw.dataflows import Array
+from adagp.rtl.blueprint import make_blueprint
+from adagp.rtl.formats import find_format
+from adagp.rtl.tools import verilator
+from adagp.rtl.verilog import HEADER, chip_rtlil, to_verilog
+
+pytestmark = pytest.mark.medium
+
+WORDS: dict[str, Any] = {
+    "value_words": 32,
+    "sum_words": 16,
+    "predictor_words": 16,
+    "program_words": 16,
+    "pool_words": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("design", "name", "stages"),
+    [
+        ("max", "int8", 0),
+        ("low", "fp16", 1),
+        *(
+            slow(design, name, stages)
+            for design, name, stages in (
+                ("baseline", "bfp", 1),
+                ("baseline", "int16", 0),
+                ("low", "int16", 0),
+                ("efficient", "int8", 1),
+                ("efficient", "bf16", 0),
+                ("max", "fp32", 0),
+                ("max", "int16", 1),
+            )
+        ),
+    ],
+)
+def test_verilog_is_lint_clean(design: str, name: str, stages: int, tmp_path: Path) -> None:
+    blueprint = make_blueprint(design, Array(2, 3), find_format(name), stages=stages, **WORDS)
+    path = tmp_path / "chip.v"
+    path.write_text(to_verilog(chip_rtlil(blueprint)))
+    tools = verilator()
+    if tools is not None:
+        program, root = tools
+        command = [program, "--lint-only", "-Wall", "--top-module", "chip", path]
+        done = subprocess.run(command, capture_output=True, text=True, env={"VERILATOR_ROOT": str(root)}, check=False)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "") or _is_summary(done.stdout + done.stderr)
+    program = icarus("iverilog")
+    done = subprocess.run(
+        [program, "-g2005", "-Wall", "-o", tmp_path / "chip.vvp", path], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def _is_summary(printed: str) -> bool:
+    """Return whether Verilator, whose newer versions print what they did, warned of nothing."""
+    return printed != "" and "%" not in printed and all(line.startswith("- ") for line in printed.splitlines())
+
+
+def test_only_two_classes_of_style_are_waived() -> None:
+    waived = [line.split()[3] for line in HEADER.splitlines() if "lint_off" in line]
+    assert waived == ["DECLFILENAME", "UNUSEDSIGNAL"]
