@@ -51,12 +51,12 @@ def test_verilog_is_lint_clean(design: str, name: str, stages: int, tmp_path: Pa
     tools = verilator()
     if tools is not None:
         program, root = tools
-        command = [program, "--lint-only", "-Wall", "--top-module", "chip", path]
+        command = [str(program), "--lint-only", "-Wall", "--top-module", "chip", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, env={"VERILATOR_ROOT": str(root)}, check=False)
         assert (done.returncode, done.stdout + done.stderr) == (0, "") or _is_summary(done.stdout + done.stderr)
-    program = icarus("iverilog")
+    compiler = icarus("iverilog")
     done = subprocess.run(
-        [program, "-g2005", "-Wall", "-o", tmp_path / "chip.vvp", path], capture_output=True, text=True, check=False
+        [compiler, "-g2005", "-Wall", "-o", tmp_path / "chip.vvp", path], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
