@@ -88,6 +88,7 @@ def _groups(clock: Clock, quick: bool) -> Iterator[tuple[str, Callable[[], list[
     yield "rtl", lambda: [cycles_against_model()]
     yield "pipeline", lambda: tools.pipeline(clock)
     yield "command line", lambda: tools.command_line(clock.rounds)
+    yield "report", lambda: [tools.long_report(clock)]
     yield "data", lambda: [_data_loading(clock)]
 
 

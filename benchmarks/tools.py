@@ -1,8 +1,11 @@
-"""How fast the other tools are: the accelerator model, the pipeline simulator, the command line, the loading of data."""
+"""How fast the other tools are: accelerator model, pipeline simulator, command line, report, loading of data."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -13,6 +16,8 @@ from adagp.hw.axes import AXES, parse_axes
 from adagp.hw.explore import Space, accelerators, explore
 from adagp.pipe import constant_costs, generate, parse_phases
 from adagp.pipe import simulate as run_pipeline
+from adagp.program.report.page import library, render
+from adagp.program.run.record import collect
 from adagp.program.workloads import model_workload
 from adagp.schedules import parse_schedule
 from adagp.tracing.tracer import trace_model
@@ -99,6 +104,46 @@ def command_line(rounds: int) -> list[Ratio]:
         Ratio(f"{name} / an empty Python", race.ratio(name, "python"), None, f"{race.seconds(name):.2f} s")
         for name in list(contenders)[1:]
     ]
+
+
+LONG = 50_000
+"""Epochs of a long run: its report may take 5 CPU-seconds."""
+
+
+def long_report(clock: Clock) -> Ratio:
+    """Return the seconds of a report of `LONG` epochs, the plotting library at hand, over those of parsing its metrics."""
+    with TemporaryDirectory() as folder:
+        lines = _write_long_run(Path(folder))
+        library()
+        race = Clock(max(3, clock.rounds // 5), clock.process).race(
+            {
+                "parse": [lambda: [json.loads(line) for line in lines]],
+                "report": [lambda: render(collect([Path(folder)]), "")],
+            }
+        )
+    ratio, detail = race.ratio("report", "parse"), f"{race.seconds('report'):.2f} s"
+    return Ratio(f"report of {LONG:,} epochs / parsing their JSON", ratio, 5.0, detail)
+
+
+def _write_long_run(folder: Path) -> list[str]:
+    config = {"model": "digits_cnn", "dataset": "digits", "method": "feedback", "batch_size": 32, "epochs": LONG}
+    (folder / "config.json").write_text(json.dumps(config))
+    figures = np.random.default_rng(0).random((LONG, 20)).tolist()
+    names = ("cosine", "norm_ratio", "mse", "mape", "cosine_previous")
+    lines = []
+    for epoch, values in enumerate(figures):
+        sites = {f"conv{site}": dict(zip(names, values[5 * site :], strict=False)) for site in range(4)}
+        row = {
+            "epoch": epoch,
+            "label": "1:1",
+            "train_loss": values[0],
+            "test_loss": values[1],
+            "test_accuracy": values[2],
+        }
+        batches, seconds = {"warmup": 0, "bp": 22, "gp": 22, "guarded": 0}, {"data": 0.01, "bp": 1.3, "gp": 0.8}
+        lines.append(json.dumps({**row, "batches": batches, "seconds": seconds, "sites": sites}))
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return lines
 
 
 def data_loading(clock: Clock, needed: float, who: str) -> Ratio:

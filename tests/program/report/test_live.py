@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,9 @@ import pytest
 
 import adagp
 from adagp.errors import OptionError
+from adagp.program.report import live
 from adagp.program.report.live import LiveReport, LiveServer
+from adagp.program.report.watch import WatchedRun
 from adagp.program.run.folder import ProgressFile, RunProgress, locked
 
 pytestmark = pytest.mark.medium
@@ -96,6 +98,33 @@ def test_responses(tmp_path: Path, write_run: Any, serve: Serve) -> None:
     assert ask(server, "/body", method="HEAD")[2] == ""
     assert ask(server, "/../config.json")[0] == 404
     assert ask(server, "/body", method="POST")[0] == 501
+
+
+def test_the_server_rests_after_a_long_look_and_a_long_report(
+    tmp_path: Path, write_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look of 3 seconds and a report of 2 are followed by 4 times as many seconds without either."""
+    write_run("run")
+    report, clock, looks = LiveReport([tmp_path]), [100.0], [0]
+    look, write = report._watch.look, report._write
+    monkeypatch.setattr(live, "monotonic", lambda: clock[0])
+
+    def slow_look() -> list[WatchedRun]:
+        clock[0] += 3
+        looks[0] += 1
+        return look()
+
+    def slow_write(runs: Sequence[WatchedRun]) -> str:
+        clock[0] += 2
+        return write(runs)
+
+    monkeypatch.setattr(report._watch, "look", slow_look)
+    monkeypatch.setattr(report, "_write", slow_write)
+    body = report.body()  # looks from 100 to 103, writes until 105
+    for now, count in ((105.0, 1), (122.9, 1), (123.0, 2), (126.0, 2), (137.9, 2), (138.0, 3)):
+        clock[0] = now
+        assert report.body() == body
+        assert looks[0] == count
 
 
 def test_a_busy_port_is_rejected(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adagp.errors import OptionError
-from adagp.program.report import curves
+from adagp.program.report import charts, curves
 from adagp.program.report.page import write_report
-from adagp.program.report.run_groups import chapters
+from adagp.program.report.run_groups import MethodRuns, chapters
 from adagp.program.run.record import collect
 
 pytestmark = pytest.mark.medium
@@ -400,3 +400,20 @@ def test_the_page_of_a_long_run_stays_small(write_run: Any, tmp_path: Path) -> N
     assert len(shades) <= 1000
     assert (shades[0]["left"], shades[-1]["right"]) == (0.5, 12_000.5)
     assert all(row["right"] == after["left"] for row, after in pairwise(shades))
+    maps = charts.heat_maps(chapter, "#of")
+    assert all(len(row["value"]) <= charts.MOST_COLUMNS for chart in maps for row in chart.spec["data"]["values"])
+
+
+def test_estimates_are_made_only_for_points_that_are_drawn(write_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (chapter,) = chapters(collect([write_run("long", epochs=500, done=500)]))
+    made: list[int] = []
+    at_epoch = MethodRuns.at_epoch
+
+    def counted(runs: MethodRuns, index: int, *arguments: Any) -> Any:
+        made.append(index)
+        return at_epoch(runs, index, *arguments)
+
+    monkeypatch.setattr(MethodRuns, "at_epoch", counted)
+    monkeypatch.setattr(curves, "MOST_PIXELS", 20)
+    drawn = [len(chart.spec["data"]["values"]) for chart in curves.over_epochs(chapter, "#of")]
+    assert len(made) == sum(drawn) <= 2 * (2 * 20 + 2)

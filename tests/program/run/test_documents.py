@@ -13,7 +13,9 @@ from adagp.program.run.documents import (
     AMOUNT,
     ANYTHING,
     COUNT,
+    DEPTH,
     FIGURE,
+    HIGHEST,
     SCALAR,
     TEXT,
     Fields,
@@ -102,3 +104,38 @@ def test_any_text_is_read_or_refused(value: Any) -> None:
     text = value if isinstance(value, str) else json.dumps(value)
     with suppress(RunError):  # and nothing else
         parse_document(text, RUN)
+
+
+def nesting(value: Any) -> int:
+    """Return how deep tables and lists are nested, the slow way."""
+    parts = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    inner = [nesting(part) for part in parts if isinstance(part, dict | list)]
+    return 1 + max(inner) if inner else 0
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.booleans(), st.text(alphabet="[{}]", max_size=40))
+def test_the_depth_is_checked_however_many_brackets_there_are(depth: int, width: int, table: bool, name: str) -> None:
+    value: Any = [name]
+    for _ in range(depth):
+        value = {name: value} if table else [value]
+    value = [*([[]] * width), value]
+    text = json.dumps(value)
+    if nesting(value) <= DEPTH:
+        assert parse_document(text, ANYTHING) == value
+    else:
+        with pytest.raises(RunError, match=r"^it is nested more than 32 levels deep\.$"):
+            parse_document(text, ANYTHING)
+
+
+@given(
+    st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["1e309", "-1E+999"])
+)
+def test_numbers_are_checked_while_they_are_read(number: Any) -> None:
+    text = number if isinstance(number, str) else json.dumps(number)
+    if isinstance(number, float) or (isinstance(number, int) and abs(number) <= HIGHEST):
+        assert parse_document(f'{{"a": [{text}]}}', ANYTHING) == {"a": [number]}
+    else:
+        with pytest.raises(RunError, match=r"^it holds a number beyond 9\.2e\+18\.$"):
+            parse_document(f'{{"a": [{text}]}}', ANYTHING)

@@ -165,7 +165,7 @@ Designs = Sequence[tuple[str, str, dict[str, Any]]]
 
 def sampled(chapter: Chapter) -> list[MethodRuns]:
     """Return the methods with figures by site."""
-    return [group for group in chapter.groups if _cells(group, "cosine")]
+    return [group for group in chapter.groups if any(_figures(group, site, "cosine") for site in _sites(group))]
 
 
 def heat_maps(chapter: Chapter, select: str) -> list[Chart]:
@@ -241,19 +241,28 @@ def _gradient(name: str) -> Spec:
 def _cells(group: MethodRuns, name: str) -> list[dict[str, Any]]:
     """Return a row for each site (every Nth, if there are many): means over seeds and over `stride` epochs."""
     stride = max(1, ceil(group.length / MOST_COLUMNS))
-    sites = list(dict.fromkeys(site for run in group.runs for epoch in run.epochs[:1] for site in epoch.sites))
     rows = []
-    for site in sites[:: max(1, ceil(len(sites) / MOST_ROWS))]:
+    for site in _sites(group):
         values = [_mean_figure(group, site, name, at, at + stride) for at in range(0, group.length, stride)]
         if any(value is not None for value in values):
             rows.append({"group": group.label, "site": site, "stride": stride, "value": values})
     return rows
 
 
+def _sites(group: MethodRuns) -> list[str]:
+    """Return the sites that are shown: every Nth, if there are many."""
+    sites = list(dict.fromkeys(site for run in group.runs for epoch in run.epochs[:1] for site in epoch.sites))
+    return sites[:: max(1, ceil(len(sites) / MOST_ROWS))]
+
+
 def _mean_figure(group: MethodRuns, site: str, name: str, begin: int, end: int) -> float | None:
-    epochs = (epoch for run in group.runs for epoch in run.epochs[begin:end])
-    values = [value for epoch in epochs if (value := epoch.sites.get(site, {}).get(name)) is not None]
+    values = _figures(group, site, name, begin, end)
     return short(fmean(values), 3) if values else None
+
+
+def _figures(group: MethodRuns, site: str, name: str, begin: int = 0, end: int | None = None) -> list[float]:
+    epochs = (epoch for run in group.runs for epoch in run.epochs[begin:end])
+    return [value for epoch in epochs if (value := epoch.sites.get(site, {}).get(name)) is not None]
 
 
 def time_breakdown(chapter: Chapter) -> list[Chart]:

@@ -29,6 +29,8 @@ HOST = "127.0.0.1"
 PORT = 8765
 POLL_SECONDS = 0.5
 """Shortest time between two looks at the folders."""
+REST = 4
+"""The server rests this many times as long as its last look and report took: the CPU belongs to the training."""
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -45,7 +47,7 @@ class LiveReport:
         self._places = ", ".join(escaped(path) for path in paths)
         self._command = escaped(shlex.join(["adagp", "report", *map(str, paths), "--watch"]))
         self._lock = Lock()
-        self._looked = -POLL_SECONDS
+        self._next_look = 0.0
         self._runs: list[WatchedRun] = []
         self._body: tuple[list[WatchedRun], str] | None = None
 
@@ -63,12 +65,16 @@ class LiveReport:
         with self._lock:
             runs = self._look()
             if self._body is None or not _same(self._body[0], runs):
+                start = monotonic()
                 self._body = (runs, self._write(runs))
+                self._next_look += REST * (monotonic() - start)
             return self._body[1]
 
     def _look(self) -> list[WatchedRun]:
-        if monotonic() - self._looked >= POLL_SECONDS:
-            self._runs, self._looked = self._watch.look(), monotonic()
+        start = monotonic()
+        if start >= self._next_look:
+            self._runs = self._watch.look()
+            self._next_look = monotonic() + max(POLL_SECONDS, REST * (monotonic() - start))
         return self._runs
 
     def _write(self, runs: Sequence[WatchedRun]) -> str:

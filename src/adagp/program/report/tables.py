@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import fmean
 
 from adagp.core.intervals import NEVER_NEGATIVE, Interval, interval
 from adagp.program.report.modelled import Accelerated, Pipelined
@@ -219,6 +219,6 @@ def batch_time_ratio(run: RunRecord) -> float | None:
 def _quality(group: MethodRuns, name: str) -> Interval | None:
     def of_run(run: RunRecord) -> float | None:
         values = [value for epoch in run.epochs for value in epoch.over_sites(name)]
-        return mean(values) if values else None
+        return fmean(values) if values else None
 
     return group.over_runs(of_run)

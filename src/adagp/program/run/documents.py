@@ -4,11 +4,10 @@ A shape describes what a value must be. The content of a file is only data: noth
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from adagp.errors import RunError
@@ -139,15 +138,32 @@ def read_text(path: Path, most: int) -> str:
 def parse_document(text: str, shape: Shape) -> Any:
     """Return the content of a JSON text, or raise a `RunError` with the fault in one sentence."""
     try:
-        content = json.loads(text, parse_constant=_constant)
+        content = _DECODER.decode(text)
     except RecursionError:
-        raise RunError(f"it is nested more than {DEPTH} levels deep.") from None
+        raise _too_deep() from None
     except ValueError as error:
         raise RunError(f"it is not JSON ({error}).") from None
-    _check_limits(content, text)
+    if text.count("{") + text.count("[") > DEPTH:
+        _check_depth(content)
+    if "\\u" in text:  # without escapes, a text in UTF-8 holds no half characters
+        _check_characters(content)
     if fault := find_fault(content, shape):
         raise RunError(fault)
     return content
+
+
+def _whole_number(text: str) -> int:
+    number = int(text)
+    if not -HIGHEST <= number <= HIGHEST:
+        raise _too_large()
+    return number
+
+
+def _fraction(text: str) -> float:
+    number = float(text)
+    if number in (inf, -inf):
+        raise _too_large()
+    return number
 
 
 def _constant(name: str) -> Any:
@@ -155,37 +171,42 @@ def _constant(name: str) -> Any:
     return None
 
 
-def _check_limits(content: Any, text: str) -> None:
-    """Raise on numbers and depths beyond the limits, and on text that is not valid Unicode.
+# Files of metrics have millions of numbers: they are checked while they are read, not in a second walk.
+_DECODER = json.JSONDecoder(parse_int=_whole_number, parse_float=_fraction, parse_constant=_constant)
 
-    Files of metrics have millions of fractions and names, so these are checked all at once: a sum is finite if its parts are,
-    and without escapes a text in UTF-8 holds no half characters.
-    """
-    harmless: tuple[type, ...] = (float, NoneType, bool) if "\\u" in text else (float, NoneType, bool, str)
-    waiting = [(content, 0)]
+
+def _too_large() -> RunError:
+    return RunError(f"it holds a number beyond {float(HIGHEST):.2g}.")
+
+
+def _too_deep() -> RunError:
+    return RunError(f"it is nested more than {DEPTH} levels deep.")
+
+
+def _check_depth(content: Any) -> None:
+    level = [content]
+    for _ in range(DEPTH + 1):
+        level = [part for value in level for part in _parts(value) if part.__class__ in (dict, list)]
+    if level:
+        raise _too_deep()
+
+
+def _check_characters(content: Any) -> None:
+    waiting = [content]
     while waiting:
-        value, depth = waiting.pop()
-        if depth > DEPTH:
-            raise RunError(f"it is nested more than {DEPTH} levels deep.")
-        parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
-        if not isfinite(sum([part for part in parts if part.__class__ is float])):
-            for part in parts:
-                _check_scalar(part)
-        for part in [part for part in parts if part.__class__ not in harmless]:
-            if isinstance(part, dict | list):
-                waiting.append((part, depth + 1))
-            else:
-                _check_scalar(part)
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value
+        waiting += _parts(value)
+        if isinstance(value, str):
+            try:
+                value.encode("utf-8", "surrogateescape")  # names of files may hold any bytes
+            except UnicodeEncodeError:
+                raise RunError("it holds half a character.") from None
 
 
-def _check_scalar(value: Any) -> None:
-    if isinstance(value, str):
-        try:
-            value.encode("utf-8", "surrogateescape")  # names of files may hold any bytes
-        except UnicodeEncodeError:
-            raise RunError("it holds half a character.") from None
-    elif _is_number(value) and not (abs(value) <= HIGHEST if isinstance(value, int) else isfinite(value)):
-        raise RunError(f"it holds a number beyond {float(HIGHEST):.2g}.")
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def find_fault(value: Any, shape: Shape, path: str = "") -> str | None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, product
-from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -402,8 +401,6 @@ def _epochs(path: Path, metric: str, damage: list[str]) -> Iterator[Epoch]:
 
 
 def _epoch(row: dict[str, Any], metric: str) -> Epoch:
-    batches = {name: int(value) for name, value in _numbers(row.get("batches")) if value is not None and value >= 0}
-    seconds = {name: value for name, value in _numbers(row.get("seconds")) if value is not None and value >= 0}
     sites = row.get("sites")
     return Epoch(
         number=row["epoch"] + 1,
@@ -412,22 +409,29 @@ def _epoch(row: dict[str, Any], metric: str) -> Epoch:
         train_value=_number(row.get(f"train_{metric}")),
         test_loss=_number(row.get("test_loss")),
         test_value=_number(row.get(f"test_{metric}")),
-        batches=batches,
-        seconds=seconds,
+        batches={name: int(value) for name, value in _amounts(row.get("batches"))},
+        seconds=dict(_amounts(row.get("seconds"))),
         refused=_number(row.get("refused")) or 0.0,
-        sites={str(site): dict(_numbers(row)) for site, row in sites.items()} if isinstance(sites, dict) else {},
+        sites={site: _figures(figures) for site, figures in sites.items()} if isinstance(sites, dict) else {},
     )
 
 
-def _numbers(table: Any) -> Iterable[tuple[str, float | None]]:
+def _amounts(table: Any) -> Iterable[tuple[str, float]]:
+    return [(name, value) for name, value in _figures(table).items() if value is not None and value >= 0]
+
+
+def _figures(table: Any) -> Mapping[str, float | None]:
+    """Return the numbers of a table by name; what is no number is None."""
     if not isinstance(table, dict):
-        return ()
-    return [(name, value if value.__class__ is float else _number(value)) for name, value in table.items()]
+        return {}
+    # Nearly all tables hold only fractions, which are finite: they were checked when the file was read.
+    if {*map(type, table.values())} <= {float}:
+        return table
+    return {name: _number(value) for name, value in table.items()}
 
 
 def _number(value: Any) -> float | None:
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if plain and isfinite(value) else None
+    return float(value) if value.__class__ in (float, int) else None
 
 
 def _listed(word: str, numbers: Sequence[str]) -> str:
