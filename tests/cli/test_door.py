@@ -4,7 +4,7 @@ import inspect
 import math
 import os
 import zipfile
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.models import ArgumentInfo
 
-from adagp.cli import COMMANDS, declared_elsewhere
+from adagp.cli import COMMANDS, load_command
 from adagp.cli.options import own_options
 from adagp.cli.rtl import COMMANDS as RTL_COMMANDS
 from adagp.core.options import Option
@@ -168,12 +168,13 @@ def test_a_model_that_does_not_fit_into_memory(program: Program, monkeypatch: py
     )
 
 
-ALL_COMMANDS: dict[str, Callable[..., None]] = {command.__name__: command for command in COMMANDS}
-ALL_COMMANDS.update({f"rtl {command.__name__}": command for command in RTL_COMMANDS})
+LOADED: dict[str, tuple[Any, Sequence[Option]]] = {name: load_command(name) for name in COMMANDS if name != "rtl"}
+LOADED.update({f"rtl {command.__name__}": (command, ()) for command in RTL_COMMANDS})
+ALL_COMMANDS: dict[str, Callable[..., None]] = {name: command for name, (command, _) in LOADED.items()}
 OPTIONS = {
     f"{name} {option.flag}": option
-    for name, command in ALL_COMMANDS.items()
-    for option in (*own_options(command).values(), *declared_elsewhere(command))
+    for name, (command, more) in LOADED.items()
+    for option in (*own_options(command).values(), *more)
 }
 
 

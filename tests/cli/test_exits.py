@@ -154,7 +154,7 @@ def test_standard_output_on_a_full_disk(
     assert "No space left on device" in ended.err
 
 
-@pytest.mark.parametrize("command", [command.__name__ for command in COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_wants_a_standard_output(program: Program, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     ended = program(command)

@@ -1,3 +1,4 @@
+import inspect
 import re
 from collections.abc import Callable
 from importlib import metadata
@@ -8,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 import adagp
-from adagp.cli import COMMANDS, app
+from adagp.cli import COMMANDS, app, load_command, make_app
 from adagp.cli.short_help import EXAMPLES, USUAL
 from adagp.program.run import TrainConfig
 
@@ -17,16 +18,23 @@ ALL_COMMANDS = PROGRAM.commands | {f"rtl {name}": one for name, one in PROGRAM.c
 
 
 @pytest.mark.medium
-def test_help_loads_nothing_heavy(python: Callable[..., Any]) -> None:
-    heavy = ("torch", "torchvision", "timm", "matplotlib", "numpy")
+@pytest.mark.parametrize("words", [["--help"], ["methods"], ["no-such-command"]])
+def test_a_command_loads_only_what_it_needs(python: Callable[..., Any], words: list[str]) -> None:
+    heavy = ("torch", "torchvision", "timm", "matplotlib", "numpy", "adagp.hw", "adagp.rtl", "adagp.cli.train")
+    needed = ("adagp.hw",) if words == ["methods"] else ()
     program = (
-        "import sys; from adagp.cli import app; code = app(['--help'], standalone_mode=False); "
-        f"print('loaded:', *(name for name in {heavy!r} if name in sys.modules))"
+        "import atexit, sys; from adagp.cli import main; "
+        f"atexit.register(lambda: print('loaded:', *(name for name in {heavy!r} if name in sys.modules))); main({words!r})"
     )
     ended = python("-c", program)
-    assert ended.stderr == ""
-    assert "train" in ended.stdout
-    assert ended.stdout.splitlines()[-1].strip() == "loaded:"
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout.splitlines()[-1].split()[1:] == list(needed)
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "rtl"])
+def test_the_list_of_commands_has_the_help_of_their_functions(name: str) -> None:
+    command, _ = load_command(name)
+    assert inspect.getdoc(command) == COMMANDS[name].help
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])
@@ -62,7 +70,11 @@ def test_examples_of_the_help_are_read(line: str) -> None:
 
 
 def test_every_command_is_there() -> None:
-    assert sorted(PROGRAM.commands) == sorted(["rtl", *(command.__name__ for command in COMMANDS)])
+    assert list(PROGRAM.commands) == list(COMMANDS)
+    listed: Any = typer.main.get_command(make_app([]))
+    assert list(listed.commands) == list(COMMANDS)
+    for name, command in listed.commands.items():
+        assert command.get_short_help_str() == PROGRAM.commands[name].get_short_help_str()
 
 
 @pytest.mark.parametrize("name", sorted(ALL_COMMANDS))

@@ -1,52 +1,95 @@
-"""The command line: parse, make one call, print. Commands import torch only when they run."""
+"""The command line: parse, make one call, print.
 
+Each command is in a module of its own, which is imported when that command is called; torch is imported when it runs.
+"""
+
+import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from importlib import metadata
+from importlib import import_module, metadata
 from itertools import pairwise
-from typing import Annotated, cast
+from typing import Annotated, NamedTuple, cast
 
 import typer
 
 from adagp._version import __version__
-from adagp.cli.catalogue import datasets, methods, models
-from adagp.cli.compare import compare, worth
-from adagp.cli.demo import demo, plot
 from adagp.cli.exits import FAILED, READER_LEFT, check_streams, drop_output, flushed_output, print_error, sentence
-from adagp.cli.explore import ACCELERATOR_OPTIONS, AXIS_OPTIONS, explore, sweep
 from adagp.cli.options import HELP_FLAGS, Command, CommandGroup, with_options
-from adagp.cli.pipeline import CONSTANTS, MODELLED, pipeline
-from adagp.cli.report import report
-from adagp.cli.reproduce import reproduce
-from adagp.cli.rtl import rtl
 from adagp.cli.short_help import epilog
-from adagp.cli.simulate import simulate
-from adagp.cli.train import train
 from adagp.core.memory import keep_freed_memory
 from adagp.core.methods import find_method
 from adagp.core.options import Option
 from adagp.core.plugins import load_installed_plugins, take_plugins
 from adagp.errors import AdagpError
-from adagp.hw.settings import SETTINGS
-from adagp.program.compare.methods import COMPARED_EPOCHS, DEFAULTS
-from adagp.program.run.config import help_text, known_options
 
 EPILOG = (
     "Every command takes --plugin package.module: a module of yours that registers methods, schedules, dataflows, ..."
 )
-COMPARED = {**DEFAULTS, "epochs": COMPARED_EPOCHS}
 HELP = "Train deep networks with predicted gradients, and measure what that gains."
-COMMANDS = (
-    *(train, compare, worth, demo, plot, report, reproduce),
-    *(simulate, sweep, explore, pipeline, methods, models, datasets),
-)
 
 
-def make_app(words: Sequence[str] = ()) -> typer.Typer:
+class Entry(NamedTuple):
+    """The module of a command in this package, and its help, which `adagp --help` shows without importing the module."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "train": Entry("train", "Train a model with predicted gradients, or with plain backprop for comparison."),
+    "compare": Entry(
+        "compare",
+        "Train several methods over several seeds, at equal batches and at equal cost, and report what each gains.",
+    ),
+    "worth": Entry(
+        "compare",
+        "Report from a comparison how many BP batches a GP batch replaces, what it costs on each platform, and where it pays.",
+    ),
+    "demo": Entry(
+        "demo",
+        "Compare backprop with predicted gradients on the built-in digits, and replay the runs on a modelled accelerator.",
+    ),
+    "plot": Entry("demo", "Plot loss and accuracy of runs with their phases, and the prediction quality of each site."),
+    "report": Entry(
+        "report",
+        "Write a self-contained HTML page about runs: ranking, curves, quality by site, time, accelerator, pipelines.",
+    ),
+    "reproduce": Entry(
+        "reproduce",
+        "Reproduce the papers' experiments. Finished parts are kept: the same command continues after an interruption.",
+    ),
+    "simulate": Entry(
+        "simulate",
+        "Model cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs.",
+    ),
+    "sweep": Entry(
+        "explore",
+        "Deprecated: use adagp explore --rows. Simulates every combination and writes a CSV row for each design.",
+    ),
+    "explore": Entry(
+        "explore",
+        "Simulate every point of a design space and print its Pareto front. Axes: lists, A..B (doubling), A..B:+STEP.",
+    ),
+    "pipeline": Entry(
+        "pipeline", "Model steps, bubbles and stored activations of a device pipeline with ADA-GP, without running it."
+    ),
+    "methods": Entry("catalogue", "List the methods: what each does, its default schedule and its options."),
+    "models": Entry(
+        "catalogue",
+        "List the models: parameters, multiply-accumulates of a forward pass, sites, and the size of the predictor.",
+    ),
+    "datasets": Entry(
+        "catalogue", "List the data sets: contents, where adagp looks for them, and which are installed."
+    ),
+    "rtl": Entry("rtl", "The accelerator as hardware: Verilog, cycle-accurate simulation, synthesis, power."),
+}
+
+
+def make_app(words: Sequence[str] | None = None) -> typer.Typer:
     """Return the program, with the options of all methods that are registered by now.
 
-    Where `words` begin with a command, it is the only one: the others would take as long to make as most commands take.
+    Where `words` are known, only the command that they begin with gets its options: those of the others would take as long
+    as most commands do.
     """
     app = typer.Typer(
         help=HELP,
@@ -56,33 +99,36 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
-    named = [command for command in COMMANDS if [command.__name__] == list(words[:1])]
-    for command in named or COMMANDS:
-        app.command(epilog=epilog(command.__name__, EPILOG), cls=Command)(
-            with_options(command, declared_elsewhere(command))
-        )
-    if not named:
-        app.add_typer(rtl)
+    named = [name for name in COMMANDS if words is not None and [name] == list(words[:1])]
+    for name in named or COMMANDS:
+        _add(app, name, whole=bool(named) or words is None)
     app.callback()(root)
     return app
 
 
-def declared_elsewhere(command: Callable[..., None]) -> Sequence[Option]:
-    """Return the options of a command that its parameters do not declare: those of runs, of accelerators, of axes."""
-    if command is simulate:
-        return tuple(SETTINGS.values())
-    others: dict[Callable[..., None], Sequence[Option]] = {
-        sweep: ACCELERATOR_OPTIONS,
-        explore: AXIS_OPTIONS,
-        pipeline: (*CONSTANTS.values(), *MODELLED.values()),
-    }
-    if command not in (train, compare):
-        return others.get(command, ())
-    known = [replace(option, help=help_text(option)) for option in known_options().values()]
-    if command is train:
-        return known
-    compared = [option for option in known if option.compared != "fixed"]
-    return [replace(option, default=COMPARED.get(option.name, option.default)) for option in compared]
+def _add(app: typer.Typer, name: str, *, whole: bool) -> None:
+    """Add a command to the program; only its name and its help, if it is not `whole`."""
+    entry = COMMANDS[name]
+    if not whole:
+        app.command(name, help=entry.help)(_only_listed)
+        return
+    command, more = load_command(name)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, help=entry.help)
+    else:
+        run = with_options(command, more)
+        app.command(name, help=entry.help, epilog=epilog(name, EPILOG), cls=Command)(run)
+
+
+def load_command(name: str) -> tuple[Callable[..., None] | typer.Typer, Sequence[Option]]:
+    """Return a command, or a program of several, and the options that its parameters do not declare."""
+    module = import_module(f"adagp.cli.{COMMANDS[name].module}")
+    more = getattr(module, "more_options", None)
+    return getattr(module, name), more(name) if more else ()
+
+
+def _only_listed() -> None:
+    """Stand for a command in a list of commands."""
 
 
 def _show_versions(requested: bool) -> None:
@@ -124,7 +170,8 @@ def _run(words: Sequence[str]) -> None:
     left = take_plugins(words)
     for name in named_methods(left):
         find_method(name)  # so that its own options are known
-    make_app(left)(left)
+    completing = any(name.endswith("_COMPLETE") for name in os.environ)  # the shell asks for names of options, too
+    make_app(None if completing else left)(left)
 
 
 def named_methods(words: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,10 +11,10 @@ import typer
 from adagp.cli.options import DataFolder, Download, Json
 from adagp.core.escape import escaped
 from adagp.core.files import check_output_folder
-from adagp.core.options import option, switch
+from adagp.core.options import Option, option, switch
 from adagp.errors import OptionError
-from adagp.program.compare.methods import COMPARED_EPOCHS, COMPARED_METHODS
-from adagp.program.run.config import TrainConfig, read_toml
+from adagp.program.compare.methods import COMPARED_EPOCHS, COMPARED_METHODS, DEFAULTS
+from adagp.program.run.config import TrainConfig, help_text, known_options, read_toml
 from adagp.program.run.documents import find_fault
 from adagp.program.run.folder import to_json
 
@@ -30,6 +31,15 @@ from adagp.errors import RunError
 _WHAT, _MEASURED, _PLACE = "Comparison", "Measurements", "Execution"
 _UNKNOWN_LENGTH = 10**9
 """Batches of a run as long as the size of the data set is not known: every warm-up fits."""
+
+
+def more_options(command: str) -> "Sequence[Option]":
+    """Return the options of the runs that `adagp compare` trains, with its own defaults."""
+    if command != "compare":
+        return ()
+    defaults = {**DEFAULTS, "epochs": COMPARED_EPOCHS}
+    known = [known for known in known_options().values() if known.compared != "fixed"]
+    return [replace(each, default=defaults.get(each.name, each.default), help=help_text(each)) for each in known]
 
 
 def compare(

@@ -351,3 +351,8 @@ def _plot_speedups(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             speedups[row["model"]][row["design"]] = row["speedup"]
     dataset, dataflow, array = setting
     plot_speedups(speedups, f"{dataset}, {dataflow}, {array} PEs", path)
+
+
+def more_options(command: str) -> Sequence[Option]:
+    """Return the axes of `adagp explore`, and the options of accelerators of `adagp sweep`."""
+    return AXIS_OPTIONS if command == "explore" else ACCELERATOR_OPTIONS

@@ -13,8 +13,9 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -22,12 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from adagp.cli.short_help import USUAL, HelpAll, usual_options_only
 from adagp.core.methods import METHODS
 from adagp.core.options import Option, annotated_option, option, switch
-from adagp.hw.settings import PRESETS
-from adagp.hw.simulate import DESIGNS
-from adagp.hw.systems import SYSTEMS
-from adagp.models.registry import MODELS
 from adagp.program.figures.style import check_picture_path
-from adagp.program.loggers import LOGGERS
 
 Complete = Callable[[str], list[str]]
 
@@ -46,11 +42,9 @@ def offer(names: Iterable[str] | Callable[[], Iterable[str]]) -> Complete:
     return complete
 
 
-def datasets() -> Iterable[str]:
-    """Return the names of the data sets; their module needs numpy, so it is imported late."""
-    from adagp.data.registry import DATASETS
-
-    return DATASETS
+def imported(module: str, name: str) -> Callable[[], Iterable[str]]:
+    """Return a function that imports the names `module.name` when they are asked for: few commands need them."""
+    return lambda: cast(Iterable[str], getattr(import_module(module), name))
 
 
 def experiments() -> Iterable[str]:
@@ -60,17 +54,19 @@ def experiments() -> Iterable[str]:
     return ["list", "all", *(experiment.name for experiment in all_experiments())]
 
 
+DATASETS, DESIGNS = imported("adagp.data.registry", "DATASETS"), imported("adagp.hw.simulate", "DESIGNS")
+MODELS = imported("adagp.models.registry", "MODELS")
 NAMES: dict[str, Iterable[str] | Callable[[], Iterable[str]]] = {
-    "dataset": datasets,
-    "datasets": datasets,
+    "dataset": DATASETS,
+    "datasets": DATASETS,
     "design": DESIGNS,
     "designs": DESIGNS,
-    "log": LOGGERS,
+    "log": imported("adagp.program.loggers", "LOGGERS"),
     "method": METHODS,
     "methods": METHODS,
     "model": MODELS,
     "models": MODELS,
-    "preset": PRESETS,
+    "preset": imported("adagp.hw.settings", "PRESETS"),
 }
 """Names by the option that takes them."""
 
@@ -182,7 +178,8 @@ def completed_help(parameters: list[Any]) -> list[Any]:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
         if SYSTEM_NAMES in (getattr(parameter, "help", None) or ""):
-            parameter.help = parameter.help.replace(SYSTEM_NAMES, ", ".join(SYSTEMS))
+            systems = imported("adagp.hw.systems", "SYSTEMS")()
+            parameter.help = parameter.help.replace(SYSTEM_NAMES, ", ".join(systems))
     return parameters
 
 

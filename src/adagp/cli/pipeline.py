@@ -1,7 +1,7 @@
 """`adagp pipeline`: a training pipeline over several devices, dry-run."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -60,6 +60,11 @@ class ModelledCosts:
 
 
 CONSTANTS, MODELLED = declared_options(ConstantCosts), declared_options(ModelledCosts)
+
+
+def more_options(command: str) -> Sequence[Option]:
+    """Return the options that set the costs."""
+    return (*CONSTANTS.values(), *MODELLED.values())
 
 
 def pipeline(

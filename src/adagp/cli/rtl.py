@@ -87,7 +87,6 @@ def make_chip(design: str, array: str, predictor_array: str | None, number: str,
 
 rtl = typer.Typer(
     name="rtl",
-    help="The accelerator as hardware: Verilog, cycle-accurate simulation, synthesis, power.",
     cls=CommandGroup,
     context_settings=HELP_FLAGS,
     no_args_is_help=True,

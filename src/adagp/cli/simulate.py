@@ -12,13 +12,13 @@ import typer
 from adagp.cli.options import NAMES, OUTPUT, SYSTEM_NAMES, Json, Picture, offer
 from adagp.cli.simulation_options import MODEL, RUN, BatchSize, PresetName, RunOptions, SampleOptions
 from adagp.core.files import check_output_file, publish
-from adagp.core.options import option, switch
+from adagp.core.options import Option, option, switch
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Workload
 from adagp.hw import simulate as run_simulation
 from adagp.hw.export import EXPORTERS, check_export, export_workload
 from adagp.hw.report import DESIGN_COLUMNS, design_heading, design_notes, design_row, layer_rows, simulation_report
-from adagp.hw.settings import PANEL, with_preset, with_settings
+from adagp.hw.settings import PANEL, SETTINGS, with_preset, with_settings
 from adagp.hw.simulate import DESIGNS, parse_designs
 from adagp.hw.systems import SYSTEMS, EpochRecord, LayerRecord, SystemOptions, SystemOutcome, run_on_system
 from adagp.program.figures.accelerator import plot_simulation
@@ -173,6 +173,11 @@ def _print(model: str, rows: dict[str, dict[str, Any]]) -> None:
                 else f"{reached['cycles']:.4g} cycles, {reached['joules']:.4g} joules"
             )
             console.print(f"{name}: to the target: {words}", highlight=False)
+
+
+def more_options(command: str) -> Sequence[Option]:
+    """Return the options of accelerators."""
+    return tuple(SETTINGS.values())
 
 
 def simulate(

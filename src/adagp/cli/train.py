@@ -1,7 +1,8 @@
 """`adagp train`: one training run."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from adagp.cli.options import DataFolder, Download, Json
-from adagp.core.options import option, switch
+from adagp.core.options import Option, option, switch
 from adagp.errors import OptionError, RunError
 from adagp.program.loggers import require_loggers
 from adagp.program.run import RunFolder, TrainConfig
-from adagp.program.run.config import CODE, PARALLEL, read_toml
+from adagp.program.run.config import CODE, PARALLEL, help_text, known_options, read_toml
 from adagp.program.run.folder import to_json, unused_path
 from adagp.program.run.threads import MOST_THREADS
 
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from adagp.program.train.session import Session
 
 _RUN = "Run"
+
+
+def more_options(command: str) -> Sequence[Option]:
+    """Return the options of a run, those of all methods among them."""
+    return [replace(option, help=help_text(option)) for option in known_options().values()]
 
 
 def train(
