@@ -18,7 +18,7 @@ from tests.engine.small_convnet import (
 from torch import Tensor, nn
 
 from adagp.core.plan import Phase, Step
-from adagp.engine.trainer import PreviousGradients
+from adagp.engine.model_checks import PreviousGradients
 from adagp.errors import UsageError
 from adagp.papers.adagp.source import PredictedSource
 from adagp.schedules import BackpropOnly, Ladder, Rung, Schedule, WarmUp
@@ -132,7 +132,7 @@ def test_a_large_output_of_a_small_input_is_summarised_without_reading_it(
     schedule: Ladder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The layer's answer to the mean input stands in for its outputs; a layer that is called so is not watched again."""
-    monkeypatch.setattr("adagp.layers.batch_means._LARGE", 2**20)
+    monkeypatch.setattr("adagp.layers.summaries._LARGE", 2**20)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(inplace=True))
     trainer = trainer_for(model, schedule)

@@ -1,4 +1,3 @@
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +15,6 @@ from adagp.layers.rules import (
     computes_as_built_in,
     convolution,
     linear,
-    pool_average,
-    pool_maximum,
     register_rule,
     rule_for,
     summarize,
@@ -101,58 +98,6 @@ def test_an_unbatched_linear_is_a_batch_of_one() -> None:
     layer = nn.Linear(3, 5)
     assert torch.equal(linear(layer, output), output[:, None, None])
     assert torch.equal(linear(layer, output), linear(layer, output[None]))
-
-
-def cell_by_loops(sample: Tensor, grid: int, row: int, column: int, *, maximum: bool) -> float:
-    """Return one cell of a `grid` x `grid` picture of `sample`, whose sides are multiples of `grid`."""
-    high, wide = sample.shape[0] // grid, sample.shape[1] // grid
-    values = [
-        sample[row * high + down, column * wide + across].item()
-        for down, across in itertools.product(range(high), range(wide))
-    ]
-    return max(values) if maximum else sum(values) / len(values)
-
-
-@given(SIZES, st.integers(2, 4), st.integers(1, 3), st.integers(1, 3), st.booleans())
-def test_pooling_equals_loops_where_the_grid_divides(rows: int, grid: int, high: int, wide: int, maximum: bool) -> None:
-    samples = numbers(rows, grid * high, grid * wide)
-    pooled = pool_maximum(samples, grid) if maximum else pool_average(samples, grid)
-    assert pooled.shape == (rows, 1, grid, grid)
-    for sample, row, column in itertools.product(range(rows), range(grid), range(grid)):
-        by_hand = cell_by_loops(samples[sample], grid, row, column, maximum=maximum)
-        assert pooled[sample, 0, row, column].item() == pytest.approx(by_hand, abs=1e-6)
-
-
-@given(SIZES, st.integers(1, 3), st.integers(1, 4), st.booleans())
-def test_a_sequence_fills_the_grid_line_by_line(rows: int, grid: int, length: int, maximum: bool) -> None:
-    samples = numbers(rows, 1, grid * grid * length)
-    pooled = pool_maximum(samples, grid) if maximum else pool_average(samples, grid)
-    assert pooled.shape == (rows, 1, grid, grid)
-    for sample, place in itertools.product(range(rows), range(grid * grid)):
-        values = samples[sample, 0, place * length : (place + 1) * length].tolist()
-        by_hand = max(values) if maximum else sum(values) / length
-        assert pooled[sample, 0].flatten()[place].item() == pytest.approx(by_hand, abs=1e-6)
-
-
-@given(SIZES, SIZES, SIZES, st.integers(1, 4), st.booleans())
-def test_pooled_values_stay_among_the_samples(rows: int, height: int, width: int, grid: int, maximum: bool) -> None:
-    samples = numbers(rows, height, width)
-    pooled = pool_maximum(samples, grid) if maximum else pool_average(samples, grid)
-    assert pooled.shape == (rows, 1, grid, grid)
-    flat = samples.flatten(1)
-    if maximum:
-        assert torch.equal(pooled.flatten(1).amax(1), flat.amax(1))
-    else:
-        assert (pooled.flatten(1).amax(1) <= flat.amax(1) + 1e-6).all()
-        assert (pooled.flatten(1).amin(1) >= flat.amin(1) - 1e-6).all()
-
-
-@pytest.mark.parametrize("grid", [1, 4])
-def test_one_number_fills_the_grid_and_shares_no_memory(grid: int) -> None:
-    samples = numbers(3, 1, 1)
-    for pooled in (pool_average(samples, grid), pool_maximum(samples, grid)):
-        assert torch.equal(pooled, samples[:, None].expand(3, 1, grid, grid))
-        assert pooled.data_ptr() != samples.data_ptr()
 
 
 class Wavelet(nn.Module):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, MultiStepLR, ReduceLROnPlateau
 
 from adagp.errors import DataError, OptionError
-from adagp.layers.rules import pool_average, pool_maximum
 from adagp.layers.sites import Site, survey
+from adagp.layers.summaries import pool_average, pool_maximum
 from adagp.layers.weights import gradient_norms
 from adagp.papers.adagp.source import PredictedSource
 from adagp.papers.remap.source import RemappedSource

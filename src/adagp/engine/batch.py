@@ -1,7 +1,7 @@
 """One batch in progress. `adagp.engine.trainer` describes the whole sequence that it is part of."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,81 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError
 
-from adagp.core.plan import BACKPROP, Phase, Plan, Step
-from adagp.engine.arithmetic import Arithmetic
-from adagp.engine.distributed import Processes
-from adagp.engine.frozen import FrozenParameters
-from adagp.engine.guard import ActingSources, BackpropCoverage, Guard, RejectionCounts, source_does_nothing
-from adagp.engine.hooks import Listeners, ModelHooks, OutputErrors
-from adagp.engine.metrics import DensityMeter, QualityMeter, agreement
-from adagp.engine.structure import LossGraphCheck
-from adagp.engine.weight_update import WeightUpdateHook
+from adagp.core.plan import Phase, Plan, Step
+from adagp.engine.batch_plan import BatchPlan, FrozenParameters, TrainingSetup
+from adagp.engine.guard import source_does_nothing
+from adagp.engine.hooks import Listeners, OutputErrors
+from adagp.engine.metrics import agreement
 from adagp.errors import UsageError
-from adagp.layers.sites import Site, Survey
+from adagp.layers.sites import Site
 from adagp.layers.weights import gradient_norms, norms, sharded_like, whole
 from adagp.schedules.base import Report
-from adagp.sources.base import BatchContext, Rounds, RunningNorms, Source, gradient_hooks_on
+from adagp.sources.base import BatchContext, Rounds, Source, gradient_hooks_on
 from adagp.sources.local import recomputed
-
-
-@dataclass(frozen=True)
-class TrainingSetup:
-    """What all batches of a run share. If the schedule `adapts`, predictions are measured in every BP batch.
-
-    `weight_hooks` are called after each step of the optimizers; `densities` are measured where there are some.
-    """
-
-    model: nn.Module
-    survey: Survey
-    optimizers: tuple[torch.optim.Optimizer, ...]
-    scaler: torch.amp.GradScaler
-    sources: Mapping[str, Source]
-    hooks: ModelHooks
-    guard: Guard
-    refusals: RejectionCounts
-    coverage: BackpropCoverage
-    acting: ActingSources
-    graph: LossGraphCheck
-    norms: RunningNorms
-    quality: QualityMeter
-    processes: Processes
-    device: torch.device
-    adapts: bool
-    arithmetic: Arithmetic | None = None
-    weight_hooks: tuple[WeightUpdateHook, ...] = ()
-    densities: DensityMeter | None = None
-
-    @property
-    def learners(self) -> list[Source]:
-        """The sources that learn from BP batches."""
-        return [source for source in self.sources.values() if source.learns]
-
-    @contextmanager
-    def outside_training(self) -> Iterator[None]:
-        """Inside the context no source sees the model, and it computes in torch's own arithmetic."""
-        with ExitStack() as stack:
-            stack.enter_context(self.hooks.suspended())
-            if self.arithmetic is not None:
-                stack.enter_context(self.arithmetic.paused())
-            yield
-
-    def outside_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that the optimizers have and the model has not: of a loss, for instance."""
-        own = {id(parameter) for parameter in self.model.parameters()}
-        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
-        return [parameter for group in groups for parameter in group["params"] if id(parameter) not in own]
-
-    def drop_gradients(self) -> None:
-        """Set all gradients to None."""
-        # Not by optimizer.zero_grad(), which wrappers of optimizers may skip while they accumulate gradients.
-        for parameter in self.optimized_parameters():
-            parameter.grad = None
-
-    def optimized_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the parameters of all optimizers."""
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                yield from group["params"]
 
 
 @dataclass(frozen=True)
@@ -130,26 +66,16 @@ class Batch:
         self._has_gradients = False
         self._stepped = False
         self._agreement: tuple[float, float] | None = None
-        named = {site.name: site for site in (setup.survey.sites if sites is None else sites)}
-        groups = {
-            name: [named[site] for site in members if named[site].weight.requires_grad]  # the user may have frozen some
-            for name, members in plan.sources(named).items()
-        }
-        self._by_backprop = groups.pop(BACKPROP, [])
-        self._served = groups
-        self._serving = [setup.sources[name] for name in groups]
-        self._learners = setup.learners if self._by_backprop else []
-        self.skipped = any(source.skips for source in self._serving)
+        self._work = BatchPlan(setup, plan, sites)
+        self.skipped = self._work.skips
         self.context = self._context(step, targets)
         self._errors = self._output_errors()
-        self.frozen = FrozenParameters(self._frozen_parameters())
+        self.frozen = FrozenParameters(self._work.frozen_parameters())
 
     @property
     def needs_backward(self) -> bool:
         """Whether this batch has a backward pass."""
-        if self._by_backprop or not self._served or any(source.needs_backward for source in self._serving):
-            return True
-        return any(not self.plan.freezes(other.name) for other in self._setup.survey.rest)
+        return self._work.needs_backward
 
     @property
     def backward_is_whole(self) -> bool:
@@ -159,16 +85,16 @@ class Batch:
     @property
     def needs_loss(self) -> bool:
         """Whether the loss is differentiated, at least down to the model's output."""
-        return self.needs_backward or any(source.needs_error for source in self._serving)
+        return self.needs_backward or any(source.needs_error for source in self._work.serving)
 
     @property
     def listeners(self) -> Listeners:
         """What the hooks call: for each site the source that serves it, or those that learn from it; and the errors."""
-        served = {site: [self._setup.sources[name]] for name, sites in self._served.items() for site in sites}
+        served = {site: [source] for site, source in self._work.served_sites.items()}
         needed = self._errors.are_needed
         densities = self._setup.densities
         return Listeners(
-            served | dict.fromkeys(self._by_backprop, self._learners),
+            served | dict.fromkeys(self._work.by_backprop, self._work.learners),
             called=self._called,
             ignored=self._ignored,
             without_autograd=self._without_autograd,
@@ -225,7 +151,7 @@ class Batch:
 
     def see_targets(self, targets: Any) -> None:
         """Pass the targets of the next micro-batch to sources that need them, where each micro-batch has its own."""
-        for source in (*self._serving, *self._learners):
+        for source in self._work.in_use.values():
             if source.needs_targets:
                 source.see_targets(targets)
 
@@ -244,11 +170,11 @@ class Batch:
         self._check_recorded()
         if self._setup.arithmetic is not None:
             self._setup.arithmetic.check_called(self._called)
-        self._setup.graph.check(loss, self._called, self._by_backprop)
+        self._setup.graph.check(loss, self._called, self._work.by_backprop)
         scaled = self._setup.scaler.scale(loss)
         with self._setup.hooks.suspended(), gradient_hooks_on():
             if self.needs_backward:
-                if loss.requires_grad or self._by_backprop:  # else nothing was called that a source could serve
+                if loss.requires_grad or self._work.by_backprop:  # else nothing was called that a source could serve
                     self._run_backward(partial(backward, scaled))
             else:
                 self._errors.differentiate(scaled)
@@ -259,7 +185,7 @@ class Batch:
         try:
             backward()
         except CheckpointError as error:
-            names = [name for name in self._served if self._setup.sources[name].needs_backward]
+            names = [name for name in self._work.served if self._setup.sources[name].needs_backward]
             if not names:
                 raise
             raise UsageError(
@@ -377,40 +303,25 @@ class Batch:
         """Return the context of this batch for the sources; raise if targets are missing."""
         setup = self._setup
         if targets is None and not self.skipped:
-            for name, source in setup.sources.items():
-                if source.needs_targets and self._takes_part(source):
+            for name, source in self._work.in_use.items():
+                if source.needs_targets:
                     raise UsageError(f"source '{name}' looks at the targets: call trainer.batch(targets=...).")
         return BatchContext(
             step,
-            replaced=frozenset(site for sites in self._served.values() for site in sites),
+            replaced=frozenset(self._work.served_sites),
             targets=targets,
             scale=setup.scaler.get_scale() if self.needs_loss else 1.0,
-            measured=bool(self._learners) and self._is_measured(),
+            measured=bool(self._work.learners) and self._is_measured(),
             several=setup.processes.several,
         )
 
     def _is_measured(self) -> bool:
-        return self._setup.adapts or self._setup.quality.due() or any(source.measures for source in self._learners)
+        return self._setup.adapts or self._setup.quality.due() or any(source.measures for source in self._work.learners)
 
     def _output_errors(self) -> OutputErrors:
-        sources = self._setup.sources.items()
-        wanting = {name: source for name, source in sources if source.needs_error and self._takes_part(source)}
-        learning = [source for source in self._learners if source.needs_error]
+        wanting = {name: source for name, source in self._work.in_use.items() if source.needs_error}
+        learning = [source for source in self._work.learners if source.needs_error]
         return OutputErrors(wanting, learning, self.context.scale)
-
-    def _takes_part(self, source: Source) -> bool:
-        return source in self._serving or source in self._learners
-
-    def _frozen_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters for which autograd computes nothing: all of them, where there is no backward pass."""
-        if self.skipped:
-            return []
-        if not self.needs_backward:
-            return list(self._setup.model.parameters())
-        replaced = [site.weight for sites in self._served.values() for site in sites]
-        if self._served and self.plan.hold_rest:
-            replaced += self._setup.outside_parameters()
-        return replaced + [other.parameter for other in self._setup.survey.rest if self.plan.freezes(other.name)]
 
     def _end_passes(self) -> None:
         """In one of several processes: average the gradients that DDP has not, and reshard what FSDP2 has gathered."""
@@ -422,14 +333,8 @@ class Batch:
 
     def _exchange(self) -> None:
         """Sum over the processes what each has seen of the batch."""
-        watched = {
-            source: self._by_backprop if source in self._learners else [] for source in self._setup.sources.values()
-        }
-        for name, sites in self._served.items():
-            watched[self._setup.sources[name]] = [*watched[self._setup.sources[name]], *sites]
-        exchanges = [source.join(sites) for source, sites in watched.items() if sites]
         with torch.no_grad():
-            self._setup.processes.join([self._agree_on_calls(), *exchanges])
+            self._setup.processes.join([self._agree_on_calls(), *self._work.exchanges()])
 
     def _agree_on_calls(self) -> Rounds:
         """Count a site as called if it was in any process; for adaptive schedules, average the loss."""
@@ -445,11 +350,11 @@ class Batch:
     def _learn(self, agree: Callable[[bool], bool]) -> None:
         """Pass the true gradients to the running norms, the metrics and the sources that learn: when the optimizer steps."""
         setup = self._setup
-        if self._by_backprop and setup.sources:
-            self._updates.append(setup.coverage.prepare_record(self._by_backprop, self._called))
-        sites = [site for site in self._by_backprop if site.weight.grad is not None]
+        if self._work.by_backprop and setup.sources:
+            self._updates.append(setup.coverage.prepare_record(self._work.by_backprop, self._called))
+        sites = [site for site in self._work.by_backprop if site.weight.grad is not None]
         truths = [site.weight.grad for site in sites if site.weight.grad is not None]
-        if not sites or not self._learners:
+        if not sites or not self._work.learners:
             return
         sizes = norms(truths)
         if not agree(bool(sizes.isfinite().all())):
@@ -460,18 +365,18 @@ class Batch:
         if setup.adapts:
             self._agreement = agreement(truths, predictions[0])  # a schedule that adapts has one source
         self._updates.append(setup.quality.prepare_record(sites, truths, predictions))
-        for source in self._learners:
+        for source in self._work.learners:
             visible = truths if source.takes_sharded else [whole(truth) for truth in truths]
             self._updates.append(source.prepare_learning(sites, visible))
 
     def _predict(self, sites: Sequence[Site]) -> list[list[Tensor | None]]:
         """Return each learner's predictions for sites trained by backprop; nothing in a batch that is not measured."""
-        return [source.produce(sites) for source in self._learners] if self.context.measured else []
+        return [source.produce(sites) for source in self._work.learners] if self.context.measured else []
 
     def _take(self) -> None:
         """Let the sources produce the other gradients, and put those that pass the guard into `.grad`."""
         setup = self._setup
-        produced = {name: self._produce(setup.sources[name], sites) for name, sites in self._served.items()}
+        produced = {name: self._produce(setup.sources[name], sites) for name, sites in self._work.served.items()}
         pairs = [pair for served, _ in produced.values() for pair in served]
         if not pairs:
             self._check_called()
@@ -521,7 +426,7 @@ class Batch:
 
     def _check_called(self) -> None:
         """Raise if a batch whose sources should serve some sites serves none."""
-        if not any(self._served.values()):
+        if not any(self._work.served.values()):
             return
         self._check_recorded()
         if not self._called:
@@ -529,7 +434,7 @@ class Batch:
                 f"no layer of the model was called in this {self.phase.upper()} batch, so that there is nothing to train on. "
                 "Was the model compiled and called before adagp.attach, or is another model in use?"
             )
-        for name, sites in self._served.items():
+        for name, sites in self._work.served.items():
             servable = [
                 site for site in self._setup.coverage.servable(sites, self._called) if site not in self._ignored
             ]

@@ -1,6 +1,7 @@
 """How long a run is: epochs of some batches, or batches alone."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from adagp.errors import OptionError
 from adagp.schedules.ladder import PAPER_EPOCHS
@@ -38,7 +39,7 @@ class RunLength:
     batches: int | None = None
     divided: bool = False
 
-    @property
+    @cached_property
     def total(self) -> int:
         """The batches of the whole run."""
         return self.batches or self.epochs * self.batches_per_epoch

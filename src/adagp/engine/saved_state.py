@@ -1,18 +1,68 @@
-"""Whether a trainer's saved state belongs to the run that loads it: its length, and the layers of its model."""
+"""The saved states of a trainer's parts, and whether they belong to the run that loads them."""
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 from adagp.engine.run_length import RunLength
 from adagp.errors import AdagpWarning, UsageError
 
+ADDED_LATER = frozenset({"refusals", "reach", "precisions"})
+"""Parts that older checkpoints do not have."""
 
-def check_state(state: Mapping[str, Any], length: RunLength, sites: Sequence[str]) -> None:
-    """Raise if the state is that of another model, or of a run with other epochs; warn if the run was longer or shorter.
+
+class Stateful(Protocol):
+    """A part of a trainer that has a state."""
+
+    def state_dict(self) -> Any:
+        """Return the state."""
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restore what `state_dict` returned."""
+
+
+class StatefulGroup:
+    """Several parts, by name or by number, as one."""
+
+    def __init__(self, parts: Mapping[str, Stateful] | Sequence[Stateful]) -> None:
+        self._parts = parts
+
+    def state_dict(self) -> Any:
+        """Return the states, as a dictionary or a list."""
+        if isinstance(self._parts, Mapping):
+            return saved_states(self._parts)
+        return [part.state_dict() for part in self._parts]
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restore what `state_dict` returned."""
+        if isinstance(self._parts, Mapping):
+            load_states(self._parts, state)
+            return
+        for part, saved in zip(self._parts, state, strict=True):
+            part.load_state_dict(saved)
+
+
+def saved_states(parts: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Return the state of each part."""
+    return {name: part.state_dict() for name, part in parts.items()}
+
+
+def load_states(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
+    """Restore what `saved_states` returned."""
+    for name, part in parts.items():
+        if name in state or name not in ADDED_LATER:
+            part.load_state_dict(state[name])
+
+
+def check_state(state: Mapping[str, Any], length: RunLength, sites: Sequence[str], sources: Collection[str]) -> None:
+    """Raise if the state is that of another model or method, or of a run with other epochs; warn if the run was longer or
+    shorter.
 
     States of earlier versions have neither names nor a length: their place in the run and the number of layers are checked.
     """
+    if set(state["sources"]) != set(sources):
+        saved_sources, own = (", ".join(sorted(names)) or "none" for names in (state["sources"], sources))
+        raise UsageError(f"the state is that of a trainer with the sources: {saved_sources}; this one has: {own}.")
     _check_sites(state, sites)
     saved = state.get("length")
     if saved is None:

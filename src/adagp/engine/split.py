@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from adagp.core.plan import BACKPROP_ALL, Plan, Step
-from adagp.engine.batch import Batch, TrainingSetup
-from adagp.engine.frozen import FrozenParameters
+from adagp.engine.batch import Batch
+from adagp.engine.batch_plan import FrozenParameters, TrainingSetup
 from adagp.engine.hooks import Listeners, leaves, replaced
 from adagp.errors import UsageError
 from adagp.layers.sites import Site
@@ -37,7 +37,7 @@ class PredictedPart(Batch):
     predictions: dict[Site, Tensor]
 
     def _take(self) -> None:
-        produced = [self._produce(self._setup.sources[name], sites) for name, sites in self._served.items()]
+        produced = [self._produce(self._setup.sources[name], sites) for name, sites in self._work.served.items()]
         # Copies: the memory belongs to the source, which produces again for the other part.
         self.predictions = {site: gradient.clone() for pairs, _ in produced for site, gradient in pairs}
 
@@ -62,11 +62,11 @@ class TruePart(Batch):
         return replace(super().listeners, error_weights=self._weights)
 
     def _context(self, step: Step, targets: Any) -> BatchContext:
-        return replace(super()._context(step, targets), measured=bool(self._learners))
+        return replace(super()._context(step, targets), measured=bool(self._work.learners))
 
     def _predict(self, sites: Sequence[Site]) -> list[list[Tensor | None]]:
         predictions = super()._predict(sites)
-        own: Sequence[Tensor | None] = predictions[self._learners.index(self._source)]
+        own: Sequence[Tensor | None] = predictions[self._work.learners.index(self._source)]
         processes = self._setup.processes
         if processes.several and not self._source.joins:
             own = processes.average([site.weight for site in sites], own)

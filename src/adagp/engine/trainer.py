@@ -17,7 +17,7 @@ forward pass gives the same weights as updating each layer as soon as its output
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -26,15 +26,16 @@ from torch import Tensor, nn
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
 from adagp.core.precision import Precision
 from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
-from adagp.engine.batch import Batch, BatchResult, TrainingSetup, own_backward
+from adagp.engine.batch import Batch, BatchResult, own_backward
+from adagp.engine.batch_plan import TrainingSetup
 from adagp.engine.distributed import Processes
 from adagp.engine.guard import ActingSources, BackpropCoverage, Guard, RejectionCounts
 from adagp.engine.hooks import ModelHooks, OutputSelector, call, restore_forward
 from adagp.engine.metrics import DensityMeter, QualityMeter
+from adagp.engine.model_checks import AttachedModel, LossGraphCheck, PreviousGradients, Rehearsal
 from adagp.engine.run_length import RunLength
-from adagp.engine.saved_state import check_state
+from adagp.engine.saved_state import Stateful, StatefulGroup, check_state, load_states, saved_states
 from adagp.engine.split import SplitBatch
-from adagp.engine.structure import AttachedModel, LossGraphCheck
 from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import AdagpWarning, UsageError
 from adagp.layers.sites import Survey
@@ -44,127 +45,6 @@ from adagp.sources.split import SplitSource
 
 SITES_SHOWN = 6
 """How many sites are named when a trainer is printed."""
-SMALL_GRADIENT = 4096
-"""Numbers of a gradient that is remembered whole."""
-SAMPLED_GRADIENTS = 3
-"""So many of the smallest gradients are remembered, to see whether they were changed."""
-GradientId = tuple[int, int]
-"""The address of a gradient and its version: enough to recognise it."""
-
-
-class PreviousGradients:
-    """Recognises the gradients that the last batch left for the user to look at: only these may be dropped."""
-
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self._optimizers = optimizers
-        self._recorded: list[GradientId | None] = []
-        self._samples: list[tuple[nn.Parameter, Tensor]] = []
-
-    def record(self) -> None:
-        """Take the present gradients as those of the last batch."""
-        self._recorded = self._present()
-        gradients = ((parameter, parameter.grad) for parameter in self._parameters())
-        dense = [
-            (parameter, grad) for parameter, grad in gradients if grad is not None and grad.layout is torch.strided
-        ]
-        smallest = sorted(dense, key=lambda pair: pair[1].numel())[:SAMPLED_GRADIENTS]
-        self._samples = [(parameter, _part(gradient).clone()) for parameter, gradient in smallest]
-
-    def drop_recorded(self) -> None:
-        """Drop the gradients of the last batch, if they are still there."""
-        for parameter, present, recorded in zip(self._parameters(), self._present(), self._recorded, strict=False):
-            if present is not None and present == recorded:
-                parameter.grad = None
-
-    def check_unchanged(self) -> None:
-        """Raise if there are other gradients than those of the last batch."""
-        if not {None, *self._recorded}.issuperset(self._present()) and not self._were_only_clipped():
-            raise UsageError(
-                "parameters still have gradients from before this batch. adagp cannot accumulate gradients across "
-                "batches, as a GP batch has none to add to: accumulate inside one batch with "
-                "batch.backward(loss, more=True), or call optimizer.zero_grad(set_to_none=True) first."
-            )
-
-    def _were_only_clipped(self) -> bool:
-        """Return whether all gradients were written once more and have their values still: clipped for their norm alone.
-
-        Accumulating adds to some gradients or to all, and changes them. Reading all of them would cost time in every batch, so
-        the first rows of a few small ones stand for the others.
-        """
-        present = self._present()
-        if len(present) != len(self._recorded) or not any(sample.any() for _, sample in self._samples):
-            return False
-        moved = {
-            after[1] - before[1] if after is not None and before is not None and after[0] == before[0] else None
-            for before, after in zip(self._recorded, present, strict=True)
-            if (before, after) != (None, None)
-        }
-        same = all(
-            parameter.grad is not None and torch.equal(_part(parameter.grad), sample)
-            for parameter, sample in self._samples
-        )
-        return len(moved) == 1 and None not in moved and same
-
-    def _parameters(self) -> Iterator[nn.Parameter]:
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                yield from group["params"]
-
-    def _present(self) -> list[GradientId | None]:
-        gradients = (parameter.grad for parameter in self._parameters())
-        return [None if gradient is None else (_address(gradient), gradient._version) for gradient in gradients]
-
-
-def _part(gradient: Tensor) -> Tensor:
-    """Return a small gradient as it is, and the first row of a larger one."""
-    return gradient if gradient.numel() <= SMALL_GRADIENT else gradient[(0,) * (gradient.ndim - 1)]
-
-
-def _address(gradient: Tensor) -> int:
-    # A sparse tensor has no data pointer.
-    return gradient.data_ptr() if gradient.layout is torch.strided else id(gradient)
-
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """The result of a rehearsal. Names are those of layers (sites) or of parameters.
-
-    `moved` are the parameters that the GP batch changed and may change: weights of sites, and where its plan has backprop too,
-    those that it trains. Parameters that only an optimizer has are numbered. `bp_kept` and `gp_kept` are the bytes that
-    autograd saved for a backward pass; seconds are those of one batch each, the first of its kind, so they are rough.
-    """
-
-    never_called: tuple[str, ...]
-    without_gradient: tuple[str, ...]
-    refused: tuple[str, ...]
-    moved: tuple[str, ...]
-    moved_wrongly: tuple[str, ...]
-    bp_kept: int
-    gp_kept: int
-    bp_seconds: float
-    gp_seconds: float
-
-    @property
-    def clean(self) -> bool:
-        """Whether every site is called, gets gradients and is updated, and nothing else is."""
-        return not (self.never_called or self.without_gradient or self.refused or self.moved_wrongly)
-
-    def __str__(self) -> str:
-        lines = [
-            f"a GP batch moves {len(self.moved)} parameters; it kept {self.gp_kept:,} bytes for a backward pass, a BP batch "
-            f"{self.bp_kept:,} (seconds, of one batch each: {self.gp_seconds:.3f} and {self.bp_seconds:.3f})"
-        ]
-        for names, words in (
-            (self.never_called, "never called, so frozen in GP batches"),
-            (self.without_gradient, "without a gradient in the BP batch, so frozen in GP batches"),
-            (self.refused, "rejected by the guard, which is usual before the source has learned"),
-            (self.moved_wrongly, "moved in the GP batch, which they should not"),
-        ):
-            if names:
-                lines.append(f"{words}: {', '.join(names)}")
-        return "\n".join(lines)
-
-
 LossFunction = Callable[[Any, Any], Tensor]
 
 
@@ -533,20 +413,31 @@ class Trainer:
             "broken_off": self._broken_off,
             "length": asdict(self.length),
             "sites": [site.name for site in self.survey.sites],
-            "norms": self.norms.state_dict(),
-            "quality": self.quality.state_dict(),
-            "refusals": self.refusals.state_dict(),
-            "reach": self.setup.coverage.state_dict(),
-            "schedule": self.schedule.state_dict(),
-            "sources": {name: source.state_dict() for name, source in self.sources.items()},
-            **({} if self.arithmetic is None else {"precisions": self.arithmetic.state_dict()}),
-            **self._weight_hooks_state(),
+            **saved_states(self._stateful_parts()),
         }
 
-    def _weight_hooks_state(self) -> dict[str, Any]:
-        if self.densities is None:
-            return {}
-        return {"upkeep": [hook.state_dict() for hook in self.weight_hooks], "densities": self.densities.state_dict()}
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; raise if it belongs to another run or another model."""
+        check_state(state, self.length, [site.name for site in self.survey.sites], self.sources)
+        self.move_to(Step(state["epoch"], state["batch"]))
+        self._broken_off = state["broken_off"]
+        load_states(self._stateful_parts(), state)
+
+    def _stateful_parts(self) -> dict[str, Stateful]:
+        """Return what has a state, by the names that it has in checkpoints, older ones too."""
+        parts: dict[str, Stateful] = {
+            "norms": self.norms,
+            "quality": self.quality,
+            "refusals": self.refusals,
+            "reach": self.setup.coverage,
+            "schedule": self.schedule,
+            "sources": StatefulGroup(self.sources),
+        }
+        if self.arithmetic is not None:
+            parts["precisions"] = self.arithmetic
+        if self.densities is not None:
+            parts |= {"upkeep": StatefulGroup(self.weight_hooks), "densities": self.densities}
+        return parts
 
     def read_sites(self) -> dict[str, dict[str, float | None]]:
         """Return the metrics of each site since the last call: the quality of predictions, densities where there are hooks on
@@ -573,26 +464,3 @@ class Trainer:
         for hook in reversed(self.weight_hooks):
             weights = hook.expand(weights)
         self.model.load_state_dict(weights)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; raise if it belongs to another run or another model."""
-        if set(state["sources"]) != set(self.sources):
-            saved, own = (", ".join(sorted(names)) or "none" for names in (state["sources"], self.sources))
-            raise UsageError(f"the state is that of a trainer with the sources: {saved}; this one has: {own}.")
-        check_state(state, self.length, [site.name for site in self.survey.sites])
-        self.move_to(Step(state["epoch"], state["batch"]))
-        self._broken_off = state["broken_off"]
-        self.norms.load_state_dict(state["norms"])
-        self.quality.load_state_dict(state["quality"])
-        if "refusals" in state:  # older checkpoints have none
-            self.refusals.load_state_dict(state["refusals"])
-            self.setup.coverage.load_state_dict(state["reach"])
-        self.schedule.load_state_dict(state["schedule"])
-        for name, source in self.sources.items():
-            source.load_state_dict(state["sources"][name])
-        if self.arithmetic is not None:
-            self.arithmetic.load_state_dict(state.get("precisions", {}))
-        if self.densities is not None:
-            for hook, saved in zip(self.weight_hooks, state["upkeep"], strict=True):
-                hook.load_state_dict(saved)
-            self.densities.load_state_dict(state["densities"])

@@ -12,15 +12,12 @@ A layer type of your own needs a function and one line::
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adagp.errors import ModelError, OptionError
-from adagp.layers.batch_means import KeptMean, batch_mean
+from adagp.layers.summaries import KeptMean, batch_mean
 
 Samples = Callable[[nn.Module, Tensor], Tensor]
 Kind = Literal["conv", "linear", "other"]
@@ -128,57 +125,6 @@ def kept_mean(rule: Rule, module: nn.Module) -> KeptMean:
     """Return what takes the samples of one layer, time after time, into the same memory; for the two functions above only."""
     views: dict[Samples, Callable[[Tensor], Tensor]] = {convolution: _planes, linear: _lines}
     return KeptMean(views.get(rule.samples), rule.rows(module), module.weight.dim())  # type: ignore[operator]  # as above
-
-
-def pool_average(samples: Tensor, grid: int) -> Tensor:
-    """Average samples `(rows, height, width)` down (or repeat them up) to `(rows, 1, grid, grid)`.
-
-    Each cell is a sum over the picture with constant weights: one matrix product for all rows, in either memory order.
-    """
-    if torch.compiler.is_compiling():  # one loop of a compiled model, which would trace where the matrix comes from
-        return pool_average_directly(samples, grid)
-    rows, height, width = samples.shape
-    kind = samples.device.type
-    if torch.is_autocast_enabled(kind):
-        with torch.autocast(kind, enabled=False):
-            return pool_average(samples, grid)
-    cells = _averages(height, width, grid, samples.device)
-    return torch.mm(samples.reshape(rows, -1), cells).view(rows, 1, grid, grid)
-
-
-def pool_maximum(samples: Tensor, grid: int) -> Tensor:
-    """Take the maximum of samples `(rows, height, width)` in each cell of `(rows, 1, grid, grid)`."""
-    return _pool(samples, grid, F.adaptive_max_pool1d, F.adaptive_max_pool2d)
-
-
-def pool_average_directly(samples: Tensor, grid: int) -> Tensor:
-    """Do what `pool_average` does with torch's own pooling, which is slower outside a compiled model."""
-    return _pool(samples, grid, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d)
-
-
-def _pool(
-    samples: Tensor,
-    grid: int,
-    along_line: Callable[[Tensor, int], Tensor],
-    over_plane: Callable[[Tensor, tuple[int, int]], Tensor],
-) -> Tensor:
-    rows, height, width = samples.shape
-    if height * width == 1:
-        return samples.repeat(1, grid, grid).unsqueeze(1)  # a copy always: what is kept of an output shares no memory
-    if height == 1:  # a sequence fills the grid line by line: grid * grid sections of it instead of grid
-        return along_line(samples, grid * grid).view(rows, 1, grid, grid)
-    return over_plane(samples.unsqueeze(1), (grid, grid))
-
-
-@lru_cache(maxsize=256)
-def _averages(height: int, width: int, grid: int, device: torch.device) -> Tensor:
-    """Return `(height * width, grid * grid)`: the share of each place of a picture in each cell."""
-    if height == 1:  # a sequence fills the grid line by line, as above
-        return F.adaptive_avg_pool1d(torch.eye(width, dtype=torch.float32, device=device), grid * grid)
-    down, across = (
-        F.adaptive_avg_pool1d(torch.eye(size, dtype=torch.float32, device=device), grid) for size in (height, width)
-    )
-    return torch.kron(down, across)
 
 
 def summarize(rule: Rule, module: nn.Module, output: Tensor) -> Tensor:

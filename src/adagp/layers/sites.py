@@ -41,12 +41,12 @@ class Site:
     rule: Rule
     sequence_first: bool | None = None
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Output channels or neurons: the number of samples the predictor sees."""
         return self.rule.rows(self.module)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Numbers in one row of the weight's gradient."""
         return self.weight.numel() // self.rows

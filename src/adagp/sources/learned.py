@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, MultiStepLR, ReduceLROnPlateau
 
 from adagp.errors import DataError, OptionError
-from adagp.layers.batch_means import KeptMean, stand_in
 from adagp.layers.rules import kept_mean, summarize
 from adagp.layers.sites import Site
+from adagp.layers.summaries import KeptMean, stand_in
 from adagp.layers.weights import all_reduce_shards, gradient_norms
 from adagp.sources.base import Rounds, RunFacts, RunningNorms, Source
 from adagp.sources.pipeline import PipelineSource

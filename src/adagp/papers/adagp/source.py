@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from adagp.core.memory import freed_memory_is_kept
 from adagp.core.plan import Step
 from adagp.errors import OptionError
-from adagp.layers.rules import pool_average
 from adagp.layers.sites import Site
+from adagp.layers.summaries import pool_average
 from adagp.layers.weights import all_reduce_shards, as_rows, as_weight, gradient_norms, kernel_taps
 from adagp.papers.adagp.network import ClosedForm, PredictorNetwork, row_blocks
 from adagp.sources.base import BatchContext, Rounds, RunningNorms, step_generator
@@ -31,6 +31,7 @@ class PredictedSource(LearnedSource):
         self.channels = channels
         self.parts = parts
         self._step = Step(0, 0)
+        self._reuses_memory = True
         self._closed_form: ClosedForm | None = None
         self._results: dict[Site, Tensor] = {}
 
@@ -38,6 +39,7 @@ class PredictedSource(LearnedSource):
         """Build the network."""
         super().bind(sites, norms)
         self._site_count = len(sites)
+        self._reuses_memory = sites[0].weight.device.type != "cpu" or not freed_memory_is_kept()
 
     def begin(self, context: BatchContext) -> None:
         """Keep the step: random draws are a function of it."""
@@ -149,7 +151,7 @@ class PredictedSource(LearnedSource):
         result = self._results.get(site)
         if result is None:
             result = torch.empty(rows, site.width, dtype=torch.float32, device=site.weight.device)
-            if result.device.type != "cpu" or not freed_memory_is_kept():
+            if self._reuses_memory:
                 self._results[site] = result
         return result
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from adagp.core.plan import Step
 from adagp.errors import ModelError, OptionError
-from adagp.layers.rules import pool_maximum
 from adagp.layers.sites import Site
+from adagp.layers.summaries import pool_maximum
 from adagp.layers.weights import norms
 from adagp.sources.base import BatchContext, Rounds, on_gradient
 from adagp.sources.learned import LearnedSource, LearningOptions

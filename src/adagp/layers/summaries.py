@@ -1,10 +1,11 @@
-"""Means over the batch: one pass over an output, or less than that."""
+"""Summaries of outputs: means over the batch, in one pass over an output or less, pooled to a small grid."""
 
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adagp.layers.weights import CHANNELS_LAST
@@ -115,3 +116,54 @@ def stand_in(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tens
     with torch.no_grad():
         answer: Tensor = module.forward(batch_mean(values.detach())[None])
     return answer
+
+
+def pool_average(samples: Tensor, grid: int) -> Tensor:
+    """Average samples `(rows, height, width)` down (or repeat them up) to `(rows, 1, grid, grid)`.
+
+    Each cell is a sum over the picture with constant weights: one matrix product for all rows, in either memory order.
+    """
+    if torch.compiler.is_compiling():  # one loop of a compiled model, which would trace where the matrix comes from
+        return pool_average_directly(samples, grid)
+    rows, height, width = samples.shape
+    kind = samples.device.type
+    if torch.is_autocast_enabled(kind):
+        with torch.autocast(kind, enabled=False):
+            return pool_average(samples, grid)
+    cells = _averages(height, width, grid, samples.device)
+    return torch.mm(samples.reshape(rows, -1), cells).view(rows, 1, grid, grid)
+
+
+def pool_maximum(samples: Tensor, grid: int) -> Tensor:
+    """Take the maximum of samples `(rows, height, width)` in each cell of `(rows, 1, grid, grid)`."""
+    return _pool(samples, grid, F.adaptive_max_pool1d, F.adaptive_max_pool2d)
+
+
+def pool_average_directly(samples: Tensor, grid: int) -> Tensor:
+    """Do what `pool_average` does with torch's own pooling, which is slower outside a compiled model."""
+    return _pool(samples, grid, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d)
+
+
+def _pool(
+    samples: Tensor,
+    grid: int,
+    along_line: Callable[[Tensor, int], Tensor],
+    over_plane: Callable[[Tensor, tuple[int, int]], Tensor],
+) -> Tensor:
+    rows, height, width = samples.shape
+    if height * width == 1:
+        return samples.repeat(1, grid, grid).unsqueeze(1)  # a copy always: what is kept of an output shares no memory
+    if height == 1:  # a sequence fills the grid line by line: grid * grid sections of it instead of grid
+        return along_line(samples, grid * grid).view(rows, 1, grid, grid)
+    return over_plane(samples.unsqueeze(1), (grid, grid))
+
+
+@lru_cache(maxsize=256)
+def _averages(height: int, width: int, grid: int, device: torch.device) -> Tensor:
+    """Return `(height * width, grid * grid)`: the share of each place of a picture in each cell."""
+    if height == 1:  # a sequence fills the grid line by line, as above
+        return F.adaptive_avg_pool1d(torch.eye(width, dtype=torch.float32, device=device), grid * grid)
+    down, across = (
+        F.adaptive_avg_pool1d(torch.eye(size, dtype=torch.float32, device=device), grid) for size in (height, width)
+    )
+    return torch.kron(down, across)

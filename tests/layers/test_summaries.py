@@ -1,5 +1,6 @@
-"""Means over the batch against slow sums, in any shape and memory order."""
+"""Means over the batch and pooling against slow sums, in any shape and memory order."""
 
+import itertools
 from random import Random
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from tests.transposed import Conv1D
 from torch import Tensor, nn
 
-from adagp.layers.batch_means import KeptMean, batch_mean, stand_in
 from adagp.layers.rules import Rule, kept_mean, rule_for, summarize
+from adagp.layers.summaries import KeptMean, batch_mean, pool_average, pool_maximum, stand_in
 
 SIZES = st.integers(1, 5)
 
@@ -116,7 +117,7 @@ def test_the_answer_to_the_mean_is_the_mean_answer(
     module: nn.Module, inputs: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To 1e-5 of its largest number."""
-    monkeypatch.setattr("adagp.layers.batch_means._LARGE", 2**20)
+    monkeypatch.setattr("adagp.layers.summaries._LARGE", 2**20)
     output = module(inputs)
     found = stand_in(module, (inputs,), output)
     assert found is not output
@@ -128,7 +129,7 @@ def test_the_answer_to_the_mean_is_the_mean_answer(
 
 def test_another_layers_answer_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing stands in for a layer that may be no affine one, or for an output that is cheap to read, or not its own."""
-    monkeypatch.setattr("adagp.layers.batch_means._LARGE", 2**20)
+    monkeypatch.setattr("adagp.layers.summaries._LARGE", 2**20)
 
     class Squared(nn.Conv2d):
         def forward(self, *inputs: Tensor) -> Tensor:
@@ -153,3 +154,55 @@ def test_another_layers_answer_is_not_asked_for(monkeypatch: pytest.MonkeyPatch)
     output = layer(inputs)
     assert stand_in(layer, (inputs,), output) is output
     assert stand_in(layer, (), output) is output  # given by name
+
+
+def cell_by_loops(sample: Tensor, grid: int, row: int, column: int, *, maximum: bool) -> float:
+    """Return one cell of a `grid` x `grid` picture of `sample`, whose sides are multiples of `grid`."""
+    high, wide = sample.shape[0] // grid, sample.shape[1] // grid
+    values = [
+        sample[row * high + down, column * wide + across].item()
+        for down, across in itertools.product(range(high), range(wide))
+    ]
+    return max(values) if maximum else sum(values) / len(values)
+
+
+@given(SIZES, st.integers(2, 4), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_pooling_equals_loops_where_the_grid_divides(rows: int, grid: int, high: int, wide: int, maximum: bool) -> None:
+    samples = numbers(rows, grid * high, grid * wide)
+    pooled = pool_maximum(samples, grid) if maximum else pool_average(samples, grid)
+    assert pooled.shape == (rows, 1, grid, grid)
+    for sample, row, column in itertools.product(range(rows), range(grid), range(grid)):
+        by_hand = cell_by_loops(samples[sample], grid, row, column, maximum=maximum)
+        assert pooled[sample, 0, row, column].item() == pytest.approx(by_hand, abs=1e-6)
+
+
+@given(SIZES, st.integers(1, 3), st.integers(1, 4), st.booleans())
+def test_a_sequence_fills_the_grid_line_by_line(rows: int, grid: int, length: int, maximum: bool) -> None:
+    samples = numbers(rows, 1, grid * grid * length)
+    pooled = pool_maximum(samples, grid) if maximum else pool_average(samples, grid)
+    assert pooled.shape == (rows, 1, grid, grid)
+    for sample, place in itertools.product(range(rows), range(grid * grid)):
+        values = samples[sample, 0, place * length : (place + 1) * length].tolist()
+        by_hand = max(values) if maximum else sum(values) / length
+        assert pooled[sample, 0].flatten()[place].item() == pytest.approx(by_hand, abs=1e-6)
+
+
+@given(SIZES, SIZES, SIZES, st.integers(1, 4), st.booleans())
+def test_pooled_values_stay_among_the_samples(rows: int, height: int, width: int, grid: int, maximum: bool) -> None:
+    samples = numbers(rows, height, width)
+    pooled = pool_maximum(samples, grid) if maximum else pool_average(samples, grid)
+    assert pooled.shape == (rows, 1, grid, grid)
+    flat = samples.flatten(1)
+    if maximum:
+        assert torch.equal(pooled.flatten(1).amax(1), flat.amax(1))
+    else:
+        assert (pooled.flatten(1).amax(1) <= flat.amax(1) + 1e-6).all()
+        assert (pooled.flatten(1).amin(1) >= flat.amin(1) - 1e-6).all()
+
+
+@pytest.mark.parametrize("grid", [1, 4])
+def test_one_number_fills_the_grid_and_shares_no_memory(grid: int) -> None:
+    samples = numbers(3, 1, 1)
+    for pooled in (pool_average(samples, grid), pool_maximum(samples, grid)):
+        assert torch.equal(pooled, samples[:, None].expand(3, 1, grid, grid))
+        assert pooled.data_ptr() != samples.data_ptr()

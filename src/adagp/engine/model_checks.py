@@ -1,14 +1,22 @@
-"""What must not change in a model after `attach`, and what is worth a warning if it does."""
+"""Checks of the user's model, gradients and loss: what must not change after `attach`, what is worth a warning, and
+the result of a rehearsal."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from adagp.errors import AdagpWarning, ModelError
+from adagp.errors import AdagpWarning, ModelError, UsageError
 from adagp.layers.sites import Site, Survey
 
+SMALL_GRADIENT = 4096
+"""Numbers of a gradient that is remembered whole."""
+SAMPLED_GRADIENTS = 3
+"""So many of the smallest gradients are remembered, to see whether they were changed."""
+GradientId = tuple[int, int]
+"""The address of a gradient and its version: enough to recognise it."""
 ATTACH_AGAIN = "Call trainer.detach() and adagp.attach() again after such a change."
 
 
@@ -72,6 +80,79 @@ def _links(model: nn.Module, sites: Iterable[Site]) -> list[tuple[dict[str, nn.M
             links[path] = children, name, model.get_submodule(path)
             path = around
     return list(links.values())
+
+
+class PreviousGradients:
+    """Recognises the gradients that the last batch left for the user to look at: only these may be dropped."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._recorded: list[GradientId | None] = []
+        self._samples: list[tuple[nn.Parameter, Tensor]] = []
+
+    def record(self) -> None:
+        """Take the present gradients as those of the last batch."""
+        self._recorded = self._present()
+        gradients = ((parameter, parameter.grad) for parameter in self._parameters())
+        dense = [
+            (parameter, grad) for parameter, grad in gradients if grad is not None and grad.layout is torch.strided
+        ]
+        smallest = sorted(dense, key=lambda pair: pair[1].numel())[:SAMPLED_GRADIENTS]
+        self._samples = [(parameter, _part(gradient).clone()) for parameter, gradient in smallest]
+
+    def drop_recorded(self) -> None:
+        """Drop the gradients of the last batch, if they are still there."""
+        for parameter, present, recorded in zip(self._parameters(), self._present(), self._recorded, strict=False):
+            if present is not None and present == recorded:
+                parameter.grad = None
+
+    def check_unchanged(self) -> None:
+        """Raise if there are other gradients than those of the last batch."""
+        if not {None, *self._recorded}.issuperset(self._present()) and not self._were_only_clipped():
+            raise UsageError(
+                "parameters still have gradients from before this batch. adagp cannot accumulate gradients across "
+                "batches, as a GP batch has none to add to: accumulate inside one batch with "
+                "batch.backward(loss, more=True), or call optimizer.zero_grad(set_to_none=True) first."
+            )
+
+    def _were_only_clipped(self) -> bool:
+        """Return whether all gradients were written once more and have their values still: clipped for their norm alone.
+
+        Accumulating adds to some gradients or to all, and changes them. Reading all of them would cost time in every batch, so
+        the first rows of a few small ones stand for the others.
+        """
+        present = self._present()
+        if len(present) != len(self._recorded) or not any(sample.any() for _, sample in self._samples):
+            return False
+        moved = {
+            after[1] - before[1] if after is not None and before is not None and after[0] == before[0] else None
+            for before, after in zip(self._recorded, present, strict=True)
+            if (before, after) != (None, None)
+        }
+        same = all(
+            parameter.grad is not None and torch.equal(_part(parameter.grad), sample)
+            for parameter, sample in self._samples
+        )
+        return len(moved) == 1 and None not in moved and same
+
+    def _parameters(self) -> Iterator[nn.Parameter]:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+
+    def _present(self) -> list[GradientId | None]:
+        gradients = (parameter.grad for parameter in self._parameters())
+        return [None if gradient is None else (_address(gradient), gradient._version) for gradient in gradients]
+
+
+def _part(gradient: Tensor) -> Tensor:
+    """Return a small gradient as it is, and the first row of a larger one."""
+    return gradient if gradient.numel() <= SMALL_GRADIENT else gradient[(0,) * (gradient.ndim - 1)]
+
+
+def _address(gradient: Tensor) -> int:
+    # A sparse tensor has no data pointer.
+    return gradient.data_ptr() if gradient.layout is torch.strided else id(gradient)
 
 
 class LossGraphCheck:
@@ -145,3 +226,43 @@ def trainable_leaves(loss: Tensor) -> dict[Tensor, int]:
                 seen.add(following)
                 waiting.append(following)
     return uses
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """The result of a rehearsal. Names are those of layers (sites) or of parameters.
+
+    `moved` are the parameters that the GP batch changed and may change: weights of sites, and where its plan has backprop too,
+    those that it trains. Parameters that only an optimizer has are numbered. `bp_kept` and `gp_kept` are the bytes that
+    autograd saved for a backward pass; seconds are those of one batch each, the first of its kind, so they are rough.
+    """
+
+    never_called: tuple[str, ...]
+    without_gradient: tuple[str, ...]
+    refused: tuple[str, ...]
+    moved: tuple[str, ...]
+    moved_wrongly: tuple[str, ...]
+    bp_kept: int
+    gp_kept: int
+    bp_seconds: float
+    gp_seconds: float
+
+    @property
+    def clean(self) -> bool:
+        """Whether every site is called, gets gradients and is updated, and nothing else is."""
+        return not (self.never_called or self.without_gradient or self.refused or self.moved_wrongly)
+
+    def __str__(self) -> str:
+        lines = [
+            f"a GP batch moves {len(self.moved)} parameters; it kept {self.gp_kept:,} bytes for a backward pass, a BP batch "
+            f"{self.bp_kept:,} (seconds, of one batch each: {self.gp_seconds:.3f} and {self.bp_seconds:.3f})"
+        ]
+        for names, words in (
+            (self.never_called, "never called, so frozen in GP batches"),
+            (self.without_gradient, "without a gradient in the BP batch, so frozen in GP batches"),
+            (self.refused, "rejected by the guard, which is usual before the source has learned"),
+            (self.moved_wrongly, "moved in the GP batch, which they should not"),
+        ):
+            if names:
+                lines.append(f"{words}: {', '.join(names)}")
+        return "\n".join(lines)
