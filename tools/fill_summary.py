@@ -1,7 +1,8 @@
 """Write the table "Does it work?" from the finished comparisons: `python -m tools.fill_summary`.
 
-A comparison is a folder of docs/measured with the report.json that `adagp compare` wrote. README gets one row for each, at
-equal cost; docs/results.md gets every regime. Both tables are between two marks.
+A comparison is a folder of docs/measured with the report.json that `adagp compare` wrote. docs/results.md gets every regime of
+each. README gets one row for each method, at equal cost. It leaves out comparisons on a single device in which backprop had one
+batch size only: it could have had a better one. Both tables are between two marks.
 """
 
 import json
@@ -21,6 +22,7 @@ EQUAL = {
     "seconds": "CPU seconds",
     "accelerator": "cycles of an accelerator (modelled)",
     "pipeline": "cycles of a pipeline (modelled)",
+    "cluster": "cycles of data-parallel devices (modelled)",
     "batches": "batches",
 }
 """The regimes in the order of preference; README shows the first one that a comparison has."""
@@ -37,7 +39,8 @@ def pages(root: Path = Path()) -> dict[Path, str]:
     documents = [json.loads(path.read_text("utf-8")) for path in sorted((root / MEASURED).glob("*/report.json"))]
     return {
         page: filled(
-            page.read_text("utf-8"), "\n".join([HEAD, *(row for one in documents for row in rows(one, every))])
+            page.read_text("utf-8"),
+            "\n".join([HEAD, *(row for one in documents if every or is_fair(one) for row in rows(one, every))]),
         )
         for page, every in ((root / "README.md", False), (root / "docs" / "results.md", True))
     }
@@ -48,6 +51,11 @@ def filled(text: str, table: str) -> str:
     return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{table}\n{END}", text, flags=re.DOTALL)
 
 
+def is_fair(document: dict[str, Any]) -> bool:
+    """Return whether backprop's batch size was tuned, or is that of a run on several devices, where it is fixed."""
+    return len(document.get("backprop_batch_sizes", ())) > 1 or "cluster" in document["regimes"]
+
+
 def rows(document: dict[str, Any], every: bool) -> Iterator[str]:
     """Yield a row for each method other than backprop: in the first regime of `EQUAL`, or in every one."""
     regimes = [regime for regime in EQUAL if regime in document["regimes"]]
@@ -56,7 +64,7 @@ def rows(document: dict[str, Any], every: bool) -> Iterator[str]:
         plain = next(row for row in methods.values() if row["method"] == "bp")
         for name, row in methods.items():
             if row is not plain:
-                cells = (_network(document), _option(document, "--batch-size"), f"`{name}`", EQUAL[regime])
+                cells = (_network(document), _batch_sizes(document, name), f"`{name}`", EQUAL[regime])
                 values = (_against(row, plain), _verdict(row))
                 yield f"| {' | '.join((*cells, *values))} |"
 
@@ -64,6 +72,15 @@ def rows(document: dict[str, Any], every: bool) -> Iterator[str]:
 def _network(document: dict[str, Any]) -> str:
     width = _option(document, "--width", "1")
     return str(document["model"]) + ("" if float(width) == 1 else f", width {width}")
+
+
+def _batch_sizes(document: dict[str, Any], name: str) -> str:
+    """Return the method's batch size, and backprop's if it has another."""
+    sizes = document.get("batch_sizes")
+    if sizes is None:  # a report of an earlier version
+        return _option(document, "--batch-size")
+    own, plain = sizes[name], sizes[document["reference"]]
+    return f"{own:,}" if own == plain else f"{own:,} (`bp` {plain:,})"
 
 
 def _option(document: dict[str, Any], flag: str, default: str = "?") -> str:
