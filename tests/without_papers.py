@@ -21,6 +21,7 @@ PAPERS = (
     "fast",
     "camel",
     "procrustes",
+    "lecture",
 )
 
 

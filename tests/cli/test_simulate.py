@@ -259,7 +259,7 @@ def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path
         (
             ["x", "--design", "min"],
             "unknown design 'min'. Choose from: baseline, dense-16, dense-32, efficient, equal-area, equal-power, fast, "
-            "low, max.",
+            "low, max, max-ideal.",
         ),
         (
             ["x", "--input", "64x64"],

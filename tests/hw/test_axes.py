@@ -50,7 +50,7 @@ def test_lists_and_ranges(axis: str, text: str, values: list[object]) -> None:
         ("bandwidth", "fast", "--bandwidth: cannot read 'fast'; write a number."),
         ("dataflow", "wss", "unknown dataflow 'wss'. Did you mean 'ws'? Choose from: is, os, rs, ws."),
         ("design", "huge", "unknown design 'huge'. Choose from: baseline, dense-16, dense-32, efficient, equal-area, "
-         "equal-power, fast, low, max."),
+         "equal-power, fast, low, max, max-ideal."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(axis: str, text: str, message: str) -> None:

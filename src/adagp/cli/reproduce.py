@@ -27,9 +27,18 @@ def reproduce(
         list[str],
         typer.Argument(help="Names of experiments, or all; list prints them.", autocompletion=offer(experiments)),
     ],
-    budget: Annotated[str, option("Size of the experiments: quick, standard or full.")] = "quick",
+    budget: Annotated[
+        str | None,
+        option(
+            "Size of the experiments: quick, short, standard or full.",
+            unset="quick; with --report, all that have results",
+        ),
+    ] = None,
     out: Annotated[
-        Path | None, option("Folder for the results.", unset="runs/reproduce-BUDGET", also=check_output_folder)
+        Path | None,
+        option(
+            "Folder for the results.", unset="runs/reproduce-BUDGET, or runs/reproduce-report", also=check_output_folder
+        ),
     ] = None,
     data_dir: DataFolder = None,
     jobs: Annotated[
@@ -51,11 +60,16 @@ def reproduce(
     from adagp.program.reproduce.experiment import ALL, check_budget, choose
     from adagp.program.reproduce.parts import Workspace
 
-    check_budget(budget)
+    if budget is not None:
+        check_budget(budget)
     if names == ["list"]:
         _list()
         return
-    experiments = choose(names)
+    if report and budget is None:
+        _overview(names, records, out or Path("runs") / "reproduce-report")
+        return
+    budget = budget or "quick"
+    experiments = choose(names, budget)
     from adagp.cli.progress import STOPPED
     from adagp.cli.terminal import Terminal
     from adagp.program.jobs import StopFlag, Stopped
@@ -83,6 +97,17 @@ def reproduce(
         console.print("Stopped. The same command continues from here.", highlight=False)
         sys.exit(STOPPED)
     _report(study, folder)
+
+
+def _overview(names: list[str], records: Path | None, folder: Path) -> None:
+    """Report on every budget from finished parts."""
+    from adagp.program.reproduce.coverage import coverage_markdown
+    from adagp.program.reproduce.experiment import choose
+    from adagp.program.reproduce.overview import write_overview
+
+    rows = write_overview(choose(names), records, folder)
+    typer.echo(coverage_markdown(rows).partition("\n")[0])
+    typer.echo(f"All numbers: {escaped(folder / 'published.csv')}; verdicts: {escaped(folder / 'verdicts.md')}")
 
 
 def _usual_jobs(device: str) -> int:
@@ -148,7 +173,7 @@ def _list() -> None:
 
     rows = []
     for experiment in all_experiments():
-        times = (_time(experiment.minutes[budget]) for budget in BUDGETS)
+        times = (_time(experiment.minutes[budget]) if budget in experiment.minutes else "-" for budget in BUDGETS)
         needs = ", ".join(experiment.datasets("standard")) or "-"
         rows.append((experiment.name, experiment.published.paper, *times, needs, experiment.shows))
     columns = ("experiment", "paper", *BUDGETS, "data at standard", "what it shows")

@@ -18,6 +18,7 @@ PAPERS = (
     "fast",
     "camel",
     "procrustes",
+    "lecture",
 )
 """In the order in which their methods are listed."""
 

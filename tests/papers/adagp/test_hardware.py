@@ -41,6 +41,11 @@ def test_max_hides_the_predictor_but_for_the_last_layers_prediction() -> None:
     assert cycles("max", "bp") == 12 * STEP + ALPHA
 
 
+def test_max_of_the_text_takes_the_larger_of_both_in_every_step() -> None:
+    assert cycles("max-ideal", "gp") == 4 * STEP + ALPHA
+    assert cycles("max-ideal", "bp") == 12 * STEP + ALPHA
+
+
 costs = st.integers(0, 1000).map(Cost)
 
 
@@ -81,7 +86,7 @@ def test_unknown_design_names_the_options() -> None:
         DESIGNS["maximum"]
     assert str(raised.value) == (
         "unknown design 'maximum'. Did you mean 'max'? Choose from: baseline, dense-16, dense-32, efficient, equal-area, "
-        "equal-power, fast, low, max."
+        "equal-power, fast, low, max, max-ideal."
     )
 
 

@@ -17,6 +17,7 @@ from adagp.program.reproduce.training import train_run
 
 Pretend = Callable[..., Workspace]
 
+MASK_FIGURES = ("weights", "density", "unbalanced", "balanced", "random_unbalanced", "random_balanced")
 DESIGNS = ("baseline", "low", "efficient", "max", "equal-power", "equal-area")
 
 
@@ -25,6 +26,14 @@ def designs() -> dict[str, dict[str, float]]:
         name: {"cycles": 1e12 - index, "speedup": 1 + 0.1 * index, "memory_joules": 10.0, "memory_saving": 0.1 * index}
         for index, name in enumerate(DESIGNS)
     }
+
+
+def by_epoch() -> list[dict[str, Any]]:
+    """Return two epochs whose mantissas grow by a bit."""
+    widths = [
+        {f"mantissa_{name}": 2.0 + epoch for name in ("weights", "activations", "gradients")} for epoch in range(2)
+    ]
+    return [{"batches": {"bp": 5}, "sites": {"first": own, "second": own}} for own in widths]
 
 
 def result(part: Part) -> dict[str, Any]:
@@ -39,6 +48,7 @@ def result(part: Part) -> dict[str, Any]:
             "test_loss": 1.0,
             "cosine": 0.1,
             "curves": {"loss": [2.0, 1.0], "accuracy": [0.4, accuracy], "mse": [0.1, None]},
+            "by_epoch": by_epoch(),
             "test_bleu": 30.0,
             "test_map50": 0.4,
             "seconds_by_phase": {"data": 1.0, "bp": 2.0, "gp": 1.0},
@@ -56,7 +66,8 @@ def result(part: Part) -> dict[str, Any]:
         return {"totals": totals, "memory_bits": 1000, "element": {"lut": 5, "dsp": 1, "area": 5}}
     if kind == "design_power":
         more = 1 + 0.1 * DESIGNS.index(part.options["design"])
-        return {"totals": {"power": 1000 * more}, "element": {"power": 5}}
+        totals = dict.fromkeys(("power", "internal", "switching", "leakage"), 1000 * more)
+        return {"totals": totals, "element": {"power": 5}}
     if kind == "synthesize_element":
         return {"element": {"lut": 10, "dsp": 1} if part.options["dsp"] else {"lut": 30, "dsp": 0}}
     if kind == "simulate_model":
@@ -74,7 +85,7 @@ def result(part: Part) -> dict[str, Any]:
         }
     if kind == "widest_convolution":
         return {"inputs": 4608}
-    if kind == "pipeline_model":
+    if kind in ("pipeline_model", "pipeline_run"):
         speedups = {"low": 1.5, "efficient": 1.6, "max": 1.65}
         return dict.fromkeys(("gpipe", "dapple", "chimera"), speedups)
     if kind == "compare_methods":
@@ -83,12 +94,19 @@ def result(part: Part) -> dict[str, Any]:
         cycles = {"2 bits": 100, "4 bits": 300, "dense-16": 600, "dense-32": 700}
         return {name: {"cycles": count, "joules": 1.0} for name, count in cycles.items()}
     if kind == "time_kernels":
-        return {"exact": 4.0, "approximated": 1.0, "transposition": 0.25}
+        return {"exact": 4.0, "approximated": 1.0, "transposition": 0.25, "filter": 0.1}
     if kind == "simulate_procrustes":
         return {"speed-up over dense on the same array": 3.0, "energy of dense over ours": 2.0}
     if kind == "transfer_runs":
         return {name: {"accuracy": 50.0, "peak_memory": 1, "error": None} for name in VARIANTS}
-    assert kind == "simulate_ratio"
+    if kind == "count_statements":
+        counts = dict.fromkeys(("sites", "more_weights", "quicker_predictions"), 4)
+        rest = dict.fromkeys(("efficient_dram", "max_dram", "baseline_macs_a_cycle", "efficient_macs_a_cycle"), 60.0)
+        sizes = {"predictor_bits": 9e6, "buffer_bits": 4e6, "baseline_dram": 90.0, "max_macs_a_cycle": 62.0}
+        return counts | rest | sizes | {"always_efficient": 2.8, "always_max": 2.9, "pes": 180, "predictor_pes": 80}
+    if kind == "trained_masks":
+        return {"layer": dict.fromkeys(MASK_FIGURES, 0.2) | {"balanced": 0.1}}
+    assert kind in ("simulate_ratio", "simulate_ideal")
     return {"speedup": 1.4}
 
 
@@ -126,17 +144,6 @@ def comparison(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_run(folder: Path) -> None:
-    """Write the metrics of a run of two epochs and two sites."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text("{}")
-    with (folder / "metrics.jsonl").open("w") as file:
-        for epoch in range(2):
-            figures = {"mape": 2.0 - epoch, "mse": 0.1, "cosine": 0.2, "norm_ratio": 1.0, "cosine_previous": 0.1}
-            figures |= {f"mantissa_{name}": 2.0 + epoch for name in ("weights", "activations", "gradients")}
-            file.write(json.dumps({"epoch": epoch, "sites": {"first": figures, "second": figures}}) + "\n")
-
-
 @pytest.fixture
 def pretend(tmp_path: Path) -> Pretend:
     """Return a function that pretends that all parts of an experiment are finished, and returns the workspace.
@@ -150,8 +157,6 @@ def pretend(tmp_path: Path) -> Pretend:
         for part in dict.fromkeys(experiment.parts(budget)):
             is_run = part.work is train_run
             workspace.result_file(part).write_text(json.dumps({"result": trained(part) if is_run else result(part)}))
-            if is_run:
-                write_run(workspace.run_folder(part))
         return workspace
 
     return run

@@ -29,13 +29,13 @@ def _verdicts() -> list[Verdict]:
 
 
 def test_outcomes_follow_from_the_verdicts() -> None:
-    rows = {row.path: row for row in coverage({"table": SECTION}, _verdicts())}
+    rows = {row.path: row for row in coverage({"table": SECTION}, {"quick": _verdicts()})}
     assert {path: (row.outcome, row.reason) for path, row in rows.items()} == {
-        "table/accuracy/a": ("reproduced in part", "1 of 2 verdicts agree"),
+        "table/accuracy/a": ("reproduced in part", "1 of 2 verdicts agree; a: measured 90.5 %"),
         "table/accuracy/b": ("not tested", "digits"),
-        "table/cases/0/speed": ("reproduced", ""),
+        "table/cases/0/speed": ("reproduced", "speed: modelled 2 %"),
         "table/watts/idle": ("not tested", "no such board here"),
-        "table/claims/faster": ("refuted", ""),
+        "table/claims/faster": ("refuted", "1 against 2"),
         "table/claims/better": ("not tested", "the runs of table are not finished at this budget"),
     }
     assert rows["table/accuracy/a"].published == "90 %"
@@ -44,8 +44,25 @@ def test_outcomes_follow_from_the_verdicts() -> None:
 
 
 def test_what_was_not_tested_is_counted_by_reason() -> None:
-    text = coverage_markdown(coverage({"table": SECTION}, _verdicts()))
+    text = coverage_markdown(coverage({"table": SECTION}, {"quick": _verdicts()}))
     assert text.startswith(
         "Published numbers and claims: 6, of which 1 reproduced, 1 reproduced in part, 1 refuted, 3 not tested.\n"
     )
     assert "- not tested, 1: no such board here.\n" in text
+
+
+def test_the_first_budget_with_a_verdict_decides() -> None:
+    first, second = SECTION.number("accuracy", "a"), SECTION.number("accuracy", "b")
+    verdicts = {
+        "standard": [
+            compare("a", first, 70.0, "measured"),
+            compare("b", second, None, "measured", Terms(reduced="later")),
+        ],
+        "quick": [compare("a", first, 90.0, "measured"), compare("b", second, 80.0, "measured")],
+    }
+    rows = {row.path: row for row in coverage({"table": SECTION}, verdicts)}
+    assert (rows["table/accuracy/a"].outcome, rows["table/accuracy/a"].budget) == ("refuted", "standard")
+    assert (rows["table/accuracy/b"].outcome, rows["table/accuracy/b"].budget) == ("reproduced", "quick")
+    assert "Decided by the largest budget that has a verdict: 1 at standard, 1 at quick." in coverage_markdown(
+        list(rows.values())
+    )

@@ -5,6 +5,7 @@ of ADA-GP-MAX. Power is that of the cells of Table 5, from simulated activity; o
 """
 
 from collections.abc import Mapping, Sequence
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from adagp.errors import ToolError
@@ -15,7 +16,7 @@ from adagp.program.reproduce.bars import grouped_bars
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import Number, Section, published
-from adagp.program.reproduce.verdict import Terms, Verdict, compare
+from adagp.program.reproduce.verdict import Terms, Verdict, compare, covering, judge
 from adagp.program.run.documents import ABSENT, AMOUNT, COUNT, POSITIVE, TEXT, Either, TableOf, record_of
 
 if TYPE_CHECKING:
@@ -76,7 +77,12 @@ def design_power(part: Part, workspace: Workspace) -> dict[str, Any]:
         report = measure_power(blueprint, parse_target("liberty"), network, state, MEGAHERTZ)
     except (ToolError, OptionError) as error:
         return {"missing": str(error)}
-    return {"totals": {"power": 1e6 * report.total.total}, "element": {"power": 1e6 * report.modules["element"].total}}
+    total = report.total
+    kinds = {"power": total.total, "internal": total.internal, "switching": total.switching, "leakage": total.leakage}
+    return {
+        "totals": {name: 1e6 * watts for name, watts in kinds.items()},
+        "element": {"power": 1e6 * report.modules["element"].total},
+    }
 
 
 def power_parts() -> dict[str, Part]:
@@ -108,8 +114,15 @@ _MISSING = record_of({"missing": TEXT}, others=ABSENT)
 _CELLS = record_of({"lut": AMOUNT, "dsp": AMOUNT}, others=AMOUNT)
 ELEMENT = Either(_MISSING, record_of({"element": _CELLS}, others=ABSENT))
 """The shape of what a PE takes."""
-_WATTS = record_of({"power": POSITIVE}, others=ABSENT)
-POWER = Either(_MISSING, record_of({"totals": _WATTS, "element": _WATTS}, others=ABSENT))
+POWER = Either(
+    _MISSING,
+    record_of(
+        {
+            "totals": record_of(dict.fromkeys(("power", "internal", "switching", "leakage"), POSITIVE)),
+            "element": record_of({"power": POSITIVE}),
+        }
+    ),
+)
 """The shape of what a chip and a PE of it draw."""
 SYNTHESISED = {
     target: Either(
@@ -163,7 +176,10 @@ def limited_luts(rest: float, with_dsp: dict[str, float], without: dict[str, flo
 TABLE_4, TABLE_5 = "adagp-table4", "adagp-table5"
 BLOCK_BITS = 36 * 1024
 """Of one RAMB36."""
-NO_POWER = Terms(reduced="the power of an FPGA was not measured")
+UNMEASURED = {
+    "watts": Terms(reduced="the power of an FPGA was not measured"),
+    "interconnect": Terms(reduced="wires are not laid out here"),
+}
 OTHER_CHIP = Terms(
     unlike="another chip: the paper states neither the number format, nor the buffers, nor what else is counted"
 )
@@ -174,9 +190,20 @@ OURS = {
     "ramb18": "ramb18",
     "dsp48": "dsp",
     "area": "area",
+    "cells": "area",
+    "combinational": "area",
+    "buffers": "area",
     "power": "power",
+    "internal": "internal",
+    "switching": "switching",
+    "leakage": "leakage",
 }
-"""Published resources by the names of ours."""
+"""Published resources by the names of ours. Our synthesis gives the area of all cells; it stands for the parts of it."""
+REASONS = {
+    "combinational": "ours: all cells; most of our chip is PEs",
+    "buffers": "ours: all cells, as buffers and inverters are not counted apart",
+    "ramb36": "our memories differ in depth; MAX has the predictor's in its own core",
+}
 MOSTLY_PES = "most of our chip is PEs; what the published one has around them is not stated"
 SHAPES = Terms(
     reduced="the arrangement of the PEs is not stated; here both arrays take the shape that suits each model best"
@@ -211,7 +238,7 @@ def _resources(
                 }
             )
             missing = results[design].get("missing", "")
-            terms = Terms(reduced=missing) if missing else NO_POWER if name not in OURS else OTHER_CHIP
+            terms = Terms(reduced=missing) if missing else UNMEASURED.get(name, OTHER_CHIP)
             verdicts.append(compare(f"{name}, {design}", number, measured, "measured", terms))
     return rows, verdicts
 
@@ -219,17 +246,23 @@ def _resources(
 def _synthesised_increases(
     section: Section, name: str, parts: Mapping[str, Part], workspace: Workspace
 ) -> list[Verdict]:
-    """Return how much more each design takes than the baseline, published and ours."""
+    """Return how much more of a resource each design takes than the baseline, published and ours."""
     totals = {design: workspace.result(part).get("totals") for design, part in parts.items()}
     verdicts = []
     for design in PREDICTING:
         tolerance = float(section.content["growth"]["tolerance"])
         number = Number(_percent_more(section, name, design), "% more", section.number(name, design).source, tolerance)
         own, base = totals[design], totals["baseline"]
-        more = None if own is None or base is None else 100 * (own[OURS[name]] / base[OURS[name]] - 1)
-        terms = Terms(reduced="synthesis tools are missing" if more is None else MOSTLY_PES)
-        verdicts.append(compare(f"{name} of our {design} over our baseline", number, more, "measured", terms))
+        more = None if own is None or base is None else _more(own.get(OURS[name], 0.0), base.get(OURS[name], 0.0))
+        terms = Terms(reduced="synthesis tools are missing" if more is None else REASONS.get(name, MOSTLY_PES))
+        verdict = compare(f"{name} of our {design} over our baseline", number, more, "measured", terms)
+        verdicts.append(covering(verdict, section.number(name, "baseline"), section.number(name, design)))
     return verdicts
+
+
+def _more(own: float, base: float) -> float:
+    """Return by how many percent a design takes more; of what the baseline has nothing of, one block counts as all."""
+    return 100 * (own / base - 1) if base else 0.0 if not own else 100.0 * own
 
 
 def _multipliers(section: Section, parts: Mapping[str, Part], workspace: Workspace) -> list[Verdict]:
@@ -276,16 +309,31 @@ def _increases(section: Section, resource: str) -> list[Verdict]:
 
 
 def _enlarged(section: Section, table: str, design: str, workspace: Workspace) -> list[Verdict]:
+    """Compare what the baseline gains by more PEs, and judge whether MAX is still faster."""
+    ratios = {dataset: _over_enlarged(dataset, design, workspace) for dataset in SETS}
+    text = ", ".join(f"{dataset} {ratio:.2f} times" for dataset, ratio in ratios.items())
+    faster = all(ratio > 1 for ratio in ratios.values())
     return [
-        compare(
-            f"{design} baseline faster than the baseline, {dataset}",
-            section.number(table, dataset),
-            100 * (average(workspace, dataset, "speedup", design) - 1),
-            "modelled",
-            SHAPES,
-        )
-        for dataset in SETS
+        judge(f"MAX over the {design} baseline", section.claim("equal"), faster, f"{text}, 13 CNNs", "modelled"),
+        *(
+            compare(
+                f"{design} baseline faster than the baseline, {dataset}",
+                section.number(table, dataset),
+                100 * (average(workspace, dataset, "speedup", design) - 1),
+                "modelled",
+                SHAPES,
+            )
+            for dataset in SETS
+        ),
     ]
+
+
+def _over_enlarged(dataset: str, design: str, workspace: Workspace) -> float:
+    """Return the mean speed-up of MAX over an enlarged baseline."""
+    designs = [
+        workspace.result(part)["dataflows"]["ws"] for (_, name), part in simulations().items() if name == dataset
+    ]
+    return mean(own[design]["cycles"] / own["max"]["cycles"] for own in designs)
 
 
 def conclude_fpga(budget: str, workspace: Workspace) -> Conclusion:
@@ -293,15 +341,17 @@ def conclude_fpga(budget: str, workspace: Workspace) -> Conclusion:
     section = published(TABLE_4)
     parts = design_parts("xc7")
     rows, verdicts = _resources(section, ("lut", "registers", "ramb36", "ramb18", "dsp48", "watts"), parts, workspace)
-    verdicts += _synthesised_increases(section, "lut", parts, workspace)
-    verdicts += _synthesised_increases(section, "registers", parts, workspace)
+    for name in ("lut", "registers", "ramb36", "ramb18", "dsp48"):
+        verdicts += _synthesised_increases(section, name, parts, workspace)
     verdicts += _multipliers(section, parts, workspace)
     verdicts += _increases(section, "watts")
     for design, parts in section.content["components"].items():
         if design != "unit":
             number = section.number("watts", design)
             terms = Terms(reduced="the components of Table 4b do not add up to its total")
-            verdicts.append(compare(f"sum of the components, {design}", number, sum(parts), "computed", terms))
+            each = [section.number("components", design, str(index)) for index in range(len(parts))]
+            verdict = compare(f"sum of the components, {design}", number, sum(parts), "computed", terms)
+            verdicts.append(covering(verdict, *each))
     results = [workspace.result(part) for part in simulations().values()]
     bits = max(result["predictor_words"] * result["word_bits"] for result in results)
     terms = Terms(reduced="the paper's predictor is not specified; ours has 64 features of 16 bits, 512 would fit")
@@ -310,6 +360,9 @@ def conclude_fpga(budget: str, workspace: Workspace) -> Conclusion:
         compare("blocks of the largest predictor's memory", number, -(-bits // BLOCK_BITS), "modelled", terms)
     )
     verdicts += _enlarged(section, "equal_power", "equal-power", workspace)
+    more = _percent_more(section, "lut", "low")
+    text = f"the table itself has {more:.1f}% more LUTs for LOW"
+    verdicts.append(judge("hardware of LOW", section.claim("free"), more == 0, text, "computed"))
     return Conclusion(rows, verdicts, lambda: _draw(rows, "FPGA resources over the baseline (published)"))
 
 
@@ -318,15 +371,71 @@ def conclude_asic(budget: str, workspace: Workspace) -> Conclusion:
     section = published(TABLE_5)
     parts = design_parts("liberty")
     powers = power_parts()
-    rows, verdicts = _resources(section, ("area",), parts, workspace)
-    power_rows, power_verdicts = _resources(section, ("power",), powers, workspace)
+    rows, verdicts = _resources(section, AREAS, parts, workspace)
+    power_rows, power_verdicts = _resources(section, POWERS, powers, workspace)
     rows, verdicts = rows + power_rows, verdicts + power_verdicts
-    verdicts += _synthesised_increases(section, "area", parts, workspace)
-    verdicts += _synthesised_increases(section, "power", powers, workspace)
+    for name in AREAS:
+        if name != "interconnect":
+            verdicts += _synthesised_increases(section, name, parts, workspace)
+    for name in POWERS:
+        verdicts += _synthesised_increases(section, name, powers, workspace)
+    verdicts += _sums(section)
+    verdicts.append(_leakage(section, powers, workspace))
     verdicts.append(_more_pes(section, "equal_area_pes", "area", parts, workspace))
     verdicts.append(_more_pes(published(TABLE_4), "equal_power_pes", "power", powers, workspace))
     verdicts += _increases(section, "area") + _enlarged(section, "equal_area", "equal-area", workspace)
     return Conclusion(rows, verdicts, lambda: _draw(rows, "ASIC area and power over the baseline (published)"))
+
+
+AREAS, POWERS = (
+    ("combinational", "buffers", "interconnect", "cells", "area"),
+    ("internal", "switching", "leakage", "power"),
+)
+"""The columns of Tables 5a and 5b; the last of each is the total."""
+
+
+def _sums(section: Section) -> list[Verdict]:
+    """Check that Table 5's parts add up to its totals."""
+    verdicts = []
+    for total, parts in (("area", ("cells", "interconnect")), ("power", ("internal", "switching", "leakage"))):
+        for design in DESIGNS:
+            numbers = [section.number(name, design) for name in parts]
+            terms = Terms(reduced="the printed parts do not add up to the printed total")
+            verdict = compare(
+                f"sum of {' and '.join(parts)}, {design}",
+                section.number(total, design),
+                sum(number.value for number in numbers),
+                "computed",
+                terms,
+            )
+            verdicts.append(covering(verdict, *numbers))
+    return verdicts
+
+
+def _leakage(section: Section, parts: Mapping[str, Part], workspace: Workspace) -> Verdict:
+    """Compare the share of leakage in the baseline's power: it decides what a design's power can grow by."""
+    leakage, power = section.number("leakage", "baseline"), section.number("power", "baseline")
+    dynamic = {
+        design: section.number("internal", design).value + section.number("switching", design).value
+        for design in ("baseline", "max")
+    }
+    totals = {design: workspace.result(parts[design]).get("totals") for design in dynamic}
+    share, text = None, "synthesis tools are missing"
+    if totals["baseline"] is not None and totals["max"] is not None:
+        share = 100 * totals["baseline"]["leakage"] / totals["baseline"]["power"]
+        ours = {design: own["internal"] + own["switching"] for design, own in totals.items() if own is not None}
+        text = (
+            f"without leakage MAX draws {100 * (dynamic['max'] / dynamic['baseline'] - 1):.1f} % more than the baseline in "
+            f"the paper, ours {100 * (ours['max'] / ours['baseline'] - 1):.1f} %; its node and library are not stated, "
+            f"ours switches at {MEGAHERTZ:g} MHz"
+        )
+    number = Number(100 * leakage.value / power.value, "% of the power", leakage.source, LEAKAGE_TOLERANCE)
+    verdict = compare("share of leakage, baseline", number, share, "measured", Terms(reduced=text))
+    return covering(verdict, leakage, power)
+
+
+LEAKAGE_TOLERANCE = 5.0
+"""Percent of the power."""
 
 
 def _draw(rows: Sequence[dict[str, Any]], title: str) -> "Figure":

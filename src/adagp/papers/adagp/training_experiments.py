@@ -12,16 +12,28 @@ from adagp.program.figures.style import label_points, series_colour, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
-from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
+from adagp.program.reproduce.training import SHORT_CIFAR, RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import judge
 from adagp.program.run.documents import POSITIVE, record_of
 from adagp.program.workloads import dataset_info, model_workload
+from adagp.schedules.ladder import Ladder, scaled_warmup
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SWEEP, DNI = "ratio-sweep", "dni-comparison"
-LADDER = "ladder"
+LADDER, ADAPTIVE, REVERSED = "ladder", "adaptive", "reversed ladder"
+LENGTHS = {
+    "quick": QUICK["vgg13"][2]["epochs"],
+    "short": SHORT_CIFAR["epochs"],
+    "standard": CIFAR["epochs"],
+    "full": PUBLISHED["epochs"],
+}
+"""Epochs of the runs by budget."""
+SEVERE = 5.0
+"""Points that count as a severe loss of accuracy."""
+CLOSE = 0.5
+"""The cosine from which on a prediction counts as close."""
 ACCURACY = ("accuracy_percent", "accuracy_lowest", "accuracy_highest")
 FIXED = ("1:4", "1:1", "2:1", "4:1", "8:1")
 """GP to BP batches."""
@@ -33,6 +45,10 @@ def _train(budget: str, method: str, ratio: str | None = None) -> RunGroup:
     if budget == "quick":
         seeds, weight, options = QUICK["vgg13"]
         return group(seeds, weight, **DIGITS, **options, method=method, ratio=ratio)
+    if budget == "short":
+        model, width = STANDARD["vgg13"]
+        written = ratio or (None if method == "bp" else LADDER)
+        return group(1, 12.0, **SHORT_CIFAR, model=model, width=width, method=method, ratio=written)
     if budget == "standard":
         model, width = STANDARD["vgg13"]
         written = ratio or (None if method == "bp" else LADDER)
@@ -46,8 +62,19 @@ def _sweep(budget: str) -> dict[str, RunGroup]:
     return {
         "bp": _train(budget, "bp"),
         LADDER: _train(budget, "adagp"),
-        **{ratio: _train(budget, "adagp", ratio) for ratio in FIXED},
+        **{ratio: _train(budget, "adagp", ratio) for ratio in (*FIXED, ADAPTIVE)},
+        REVERSED: _train(budget, "adagp", reversed_ladder(LENGTHS[budget])),
     }
+
+
+def reversed_ladder(epochs: int) -> str:
+    """Return the ladder of a run the other way round: as many epochs on each rung, most true gradients first."""
+    rungs = Ladder.scaled(epochs).rungs
+    others = [rung.epochs or 0 for rung in rungs[:-1]]
+    lengths = [*others, epochs - scaled_warmup(epochs) - sum(others)]
+    turned = list(zip(reversed(rungs), reversed(lengths), strict=True))
+    last = turned[-1][0]
+    return ",".join([f"{rung.ratio}x{length}" for rung, length in turned[:-1]] + [last.ratio])
 
 
 def simulate_ratio(part: Part, workspace: Workspace) -> dict[str, Any]:
@@ -74,8 +101,23 @@ def conclude_sweep(budget: str, workspace: Workspace) -> Conclusion:
     better = [row["schedule"] for row in rows if row["schedule"] in FIXED and _is_as_good(row, ladder)]
     figures = ", ".join(f"{row['schedule']} {row['accuracy_percent']:.2f} % ({row['gp_share']:.0%} GP)" for row in rows)
     text = f"{figures}; as accurate with as many GP batches: {', '.join(better) or 'none'}; {runs[LADDER].extent}"
-    verdict = judge("ladder or fixed k:m", published(SWEEP).claim("adaptive"), not better, text)
-    return Conclusion(rows, [verdict], lambda: _draw_sweep(rows))
+    section = published(SWEEP)
+    accuracy = {str(row["schedule"]): float(row["accuracy_percent"]) for row in rows}
+    most = max(FIXED, key=lambda ratio: int(ratio.split(":")[0]))
+    verdicts = [
+        judge("ladder or fixed k:m", section.claim("adaptive"), not better, text),
+        judge("ladder or its reverse", section.claim("late"), accuracy[LADDER] > accuracy[REVERSED], text),
+        judge(
+            "phases by the quality of predictions", section.claim("steps"), accuracy[ADAPTIVE] >= accuracy[LADDER], text
+        ),
+        judge(
+            f"nearly always predicting ({most})",
+            section.claim("always"),
+            accuracy["bp"] - accuracy[most] >= SEVERE,
+            text,
+        ),
+    ]
+    return Conclusion(rows, verdicts, lambda: _draw_sweep(rows))
 
 
 def _sweep_row(name: str, runs: RunGroup, workspace: Workspace) -> dict[str, Any]:
@@ -129,6 +171,10 @@ def conclude_dni(budget: str, workspace: Workspace) -> Conclusion:
     verdicts = [
         judge("mean cosine with the true gradient", section.claim("closer"), closer, f"{cosine_text}; {extent}"),
         judge("accuracy in DNI's place", section.claim("accurate"), accurate, f"{accuracy_text} %; {extent}"),
+        *(
+            judge(f"cosine of {name}", section.claim(claim), _is_close(known.get(name)), f"{cosine_text}; {extent}")
+            for name, claim in (("adagp", "close"), ("dni", "mlp"))
+        ),
     ]
 
     def draw() -> "Figure":
@@ -142,6 +188,10 @@ def conclude_dni(budget: str, workspace: Workspace) -> Conclusion:
     return Conclusion(rows, verdicts, draw)
 
 
+def _is_close(cosine: float | None) -> bool | None:
+    return None if cosine is None else cosine >= CLOSE
+
+
 def _cosine(run_group: RunGroup, workspace: Workspace) -> float | None:
     """Return the mean cosine over runs, epochs and sites; None for a method that predicts nothing."""
     results = (workspace.result(part) for part in run_group.parts)
@@ -153,7 +203,7 @@ add_experiment(
     Experiment(
         SWEEP,
         "accuracy against speed of fixed k:m and of the ladder",
-        {"quick": 2.0, "standard": 16.0, "full": None},
+        {"quick": 2.0, "short": 2.0, "standard": 16.0, "full": None},
         lambda budget: [*all_parts(_sweep(budget)), *_modelled().values()],
         conclude_sweep,
     )
@@ -162,7 +212,7 @@ add_experiment(
     Experiment(
         DNI,
         "ADA-GP's predictor against synthetic gradients and controls",
-        {"quick": 2.4, "standard": 20.0, "full": None},
+        {"quick": 2.4, "short": 2.0, "standard": 20.0, "full": None},
         lambda budget: all_parts(_rivals(budget)),
         conclude_dni,
     ),

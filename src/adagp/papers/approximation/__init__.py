@@ -61,4 +61,5 @@ add_method(
 )
 provide("experiment", "adagp.papers.approximation.experiments")
 provide("experiment", "adagp.papers.approximation.kernels")
+provide("experiment", "adagp.papers.approximation.statements")
 provide("published", __name__)

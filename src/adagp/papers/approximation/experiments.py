@@ -6,7 +6,7 @@ zero gradient is the control of the other two: the same weight gradients left ou
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -16,18 +16,23 @@ from adagp.program.reproduce.experiment import Conclusion, Experiment, add_exper
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import Number, Section, published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
-from adagp.program.reproduce.verdict import Terms, Verdict, compare, covering, judge
+from adagp.program.reproduce.verdict import Terms, Verdict, compare, compare_difference, judge
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = ("zero", "random", "topk")
+OVER = -100
+"""The speed-up of Table 4 that is printed as "over -100%": a bound."""
 SCHEDULES = ("1", "2", "3")
 EVERY_LAYER = "sites=every conv; batches=every 4th; first=allowed"
 """Schedule 3 as its text has it, the first convolution included; `approx:3` leaves that out like the other schedules."""
 RANK = 3
 """The place of these runs in the queue of a campaign."""
 BEST = "best_test_accuracy"
+SHORT_DATA: dict[str, Any] = {"validation": 0.975, "test_samples": 1000, "batch_size": 32}
+SHORT_WORDS = "one seed, 1,250 training images, 1,000 others to evaluate on"
+"""The data of the short budget: a fortieth of the training images, evaluated on some of the rest."""
 OPTIMIZER = {"optimizer": "adam", "lr": 1e-3, "lr_scheduler": "exponential"}
 
 
@@ -37,6 +42,7 @@ class Network:
 
     ratio: str
     runs: Mapping[str, tuple[int, float, Mapping[str, Any]]]
+    short: str
     standard: str
     smaller: Mapping[str, Mapping[str, Any]] | None = None
 
@@ -44,7 +50,8 @@ class Network:
         """Return how far accuracies can be compared."""
         if budget == "quick":
             return Terms(unlike="digits instead of CIFAR-10")
-        return Terms(reduced=self.standard if budget == "standard" else "the rate of the decay is not stated")
+        reduced = {"short": f"{SHORT_WORDS}, {self.short}", "standard": self.standard}
+        return Terms(reduced=reduced.get(budget, "the rate of the decay is not stated"))
 
     def run(self, budget: str, method: str, ratio: str | None = None) -> RunGroup:
         """Return the runs of a method; `smaller` is the smaller network by backprop, `bp` the full gradient.
@@ -53,7 +60,9 @@ class Network:
         """
         seeds, weight, options = self.runs[budget]
         common: dict[str, Any] = {"dataset": "digits" if budget == "quick" else "cifar10", **OPTIMIZER}
-        if budget != "quick":
+        if budget == "short":
+            common |= SHORT_DATA
+        elif budget != "quick":
             common["batch_size"] = 128
         chosen = {**options, **((self.smaller or {})[budget] if method == "smaller" else {})}
         if method in ("bp", "smaller"):
@@ -68,28 +77,34 @@ TWO_LAYERS = Network(
     "approx:2-layer",
     {
         "quick": (3, 4.0, {"model": "two_layer_cnn", "width": 0.5, "epochs": 10}),
+        "short": (1, 6.0, {"model": "two_layer_cnn", "width": 0.5, "epochs": 5}),
         "standard": (3, 1.0, {"model": "two_layer_cnn", "width": 0.5, "epochs": 10}),
         "full": (1, 1.0, {"model": "two_layer_cnn", "epochs": 500}),
     },
+    "5 epochs instead of about 500, half of the width",
     "10 epochs instead of about 500, half of the width",
 )
 RESNET_20 = Network(
     "approx:1",
     {
         "quick": (2, 7.0, {"model": "resnet20", "width": 0.5, "epochs": 6}),
+        "short": (1, 20.0, {"model": "resnet20", "width": 0.5, "epochs": 5}),
         "standard": (3, 1.0, {"model": "resnet20", "width": 0.5, "epochs": 10}),
         "full": (1, 1.0, {"model": "resnet20", "epochs": 250}),
     },
+    "5 epochs instead of about 250, half of the width",
     "10 epochs instead of about 250, half of the width",
-    smaller={name: {"model": "resnet14"} for name in ("quick", "standard", "full")},
+    smaller={name: {"model": "resnet14"} for name in ("quick", "short", "standard", "full")},
 )
 VGG_19 = Network(
     "approx:1",
     {
         "quick": (3, 3.0, {"model": "digits_cnn", "epochs": 10}),
+        "short": (1, 15.0, {"model": "vgg19_bn", "width": 0.125, "epochs": 5}),
         "standard": (3, 1.0, {"model": "vgg19_bn", "width": 0.125, "epochs": 10}),
         "full": (1, 1.0, {"model": "vgg19_bn", "epochs": 200}),
     },
+    "5 epochs instead of about 200, an eighth of the width",
     "10 epochs instead of about 200, an eighth of the width",
 )
 
@@ -137,7 +152,14 @@ def _compare_figures(
     text = f"{terms.unlike or terms.reduced}; a CPU that other runs share, not a Titan Xp"
     machine = Terms(unlike=text) if terms.unlike else Terms(reduced=text)
     return [
-        compare(f"{quantity}, {method}", section.number(figure, method), measured[method], "measured", fair)
+        compare(
+            f"{quantity}, {method}",
+            section.number(figure, method),
+            measured[method],
+            "measured",
+            fair,
+            at_most=section.content[figure][method] == OVER,
+        )
         for method in gains
         for quantity, figure, measured, fair in (
             ("measured speed-up", "speedup", gains, machine),
@@ -151,7 +173,7 @@ def _claims(name: str, losses: Mapping[str, float]) -> dict[str, bool]:
     # Rounded, so that a tie is a tie: means of equal accuracies may differ in their last bit.
     zero, random, topk = (round(losses[method], 6) for method in METHODS)
     if name == "approximation-table2":
-        return {"similar": max(zero, random, topk) <= published(name).slack}
+        return {"similar": max(zero, random, topk) <= published(name).slack, "random": random < 0}
     if name == "approximation-table4":
         return {"order": random < topk < zero}
     smaller = round(losses["smaller"], 6)
@@ -219,12 +241,9 @@ def conclude_schedules(budget: str, workspace: Workspace) -> Conclusion:
 def _lost(
     name: str, full: Number, number: Number, reference: RunGroup, runs: RunGroup, workspace: Workspace, terms: Terms
 ) -> Verdict:
-    """Compare the points of accuracy that are lost to the full gradient."""
+    """Compare the points of accuracy that are gained over the full gradient, or lost."""
     accuracies = [run_group.mean(workspace, BEST) for run_group in (reference, runs)]
-    lost = Number(round(full.value - number.value, 6), "points lost", number.source, number.tolerance)
-    verdict = compare(f"loss of accuracy, {name}", lost, accuracies[0] - accuracies[1], "measured", terms)
-    text = f"published {full.value:g} to {number.value:g} %, ours {accuracies[0]:.2f} to {accuracies[1]:.2f} %; {runs.extent}"
-    return covering(replace(verdict, reason="; ".join(filter(None, (verdict.reason, text)))), full, number)
+    return compare_difference(f"{name} less the full gradient", (full, number), accuracies, terms, extent=runs.extent)
 
 
 def _judge_schedules(
@@ -247,14 +266,24 @@ def _judge_schedules(
         for claim, schedules in (("order", ordered), ("smaller", ahead))
     ]
     better = all(means[method, s] > means[method, "1"] for method in ("zero", "topk") for s in ("2", "3"))
+    poor = all(references["full"] - means["random", s] > POOR for s in ("2", "3"))
     near = references["full"] - means["topk", "3"] <= NEAR + 1e-9
     return [
         *verdicts,
         judge("claim: schedules", section.claim("schedules"), better, text),
         judge("claim: nearest", section.claim("nearest"), near, text),
+        judge(
+            "claim: zero",
+            section.claim("zero"),
+            sum(means["zero", s] > references["smaller"] for s in SCHEDULES) >= 2,
+            text,
+        ),
+        judge("claim: poor", section.claim("poor"), poor, text),
     ]
 
 
+POOR = 2.0
+"""Points below the full gradient that count as poor."""
 NEAR = 0.1
 """Points by which schedule 3 with the approximated gradient is below the full one, as the paper states."""
 
@@ -343,7 +372,7 @@ def _tradeoff(name: str, shows: str, quick: float, standard: float) -> Experimen
     return Experiment(
         name,
         shows,
-        {"quick": quick, "standard": standard, "full": None},
+        {"quick": quick, "short": 2.0, "standard": standard, "full": None},
         lambda budget: all_parts(_contenders(name, budget)),
         lambda budget, workspace: conclude_tradeoff(name, budget, workspace),
     )
@@ -356,7 +385,7 @@ for _experiment in (
     Experiment(
         "approximation-table5",
         "ResNet-20 under three approximation schedules, and ResNet-14",
-        {"quick": 3.0, "standard": 700.0, "full": None},
+        {"quick": 3.0, "short": 5.0, "standard": 700.0, "full": None},
         lambda budget: [
             *all_parts(_scheduled(budget)),
             *all_parts(_every_layer(budget)),
@@ -367,7 +396,7 @@ for _experiment in (
     Experiment(
         CURVES,
         "loss and accuracy by epoch in the runs of Tables 2 to 4 (Figs. 5 to 7)",
-        {"quick": 2.3, "standard": 400.0, "full": None},
+        {"quick": 2.3, "short": 5.0, "standard": 400.0, "full": None},
         _every_contender,
         conclude_curves,
     ),

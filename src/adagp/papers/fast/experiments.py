@@ -12,7 +12,6 @@ from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, mean_and_range
 from adagp.program.reproduce.verdict import Verdict, judge
-from adagp.program.run.record import read_whole_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +24,10 @@ PRECISIONS = {
     "adaptive": "fast",
     "low first": "temporal:2-4@0.5",
     "high first": "temporal:4-2@0.5",
+    "fp32 first": "temporal:fp32-2@0.5",
+    "fp32 last": "temporal:2-fp32@0.5",
+    "fp32 first layers": "layers:fp32-2@3",
+    "fp32 last layers": "layers:2-fp32@3",
     "random": "random:2-4@0.66",
 }
 """The random choice has the mean width of an adaptive run on CIFAR-10: does it matter which tensors have more bits?"""
@@ -78,11 +81,11 @@ def mean_widths(run_group: RunGroup, workspace: Workspace) -> dict[str, list[flo
     sites: dict[str, list[float]] = defaultdict(list)
     epochs: dict[int, list[float]] = defaultdict(list)
     for part in run_group.parts:
-        for epoch in read_whole_run(workspace.run_folder(part), "reproduce").epochs:
-            for site, figures in epoch.sites.items():
+        for number, epoch in enumerate(workspace.result(part)["by_epoch"]):
+            for site, figures in epoch["sites"].items():
                 bits = [value for name in TENSORS if (value := figures.get(f"mantissa_{name}")) is not None]
                 sites[site] += bits
-                epochs[epoch.number] += bits
+                epochs[number] += bits
     return {
         "sites": [mean(bits) for bits in sites.values() if bits],
         "epochs": [mean(bits) for bits in epochs.values() if bits],
@@ -124,6 +127,13 @@ def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
             section.claim("temporal"),
             means["low first"] > means["high first"],
             text("low first", "high first"),
+        ),
+        *(
+            judge(name, section.claim(claim), means[better] > means[worse], text(better, worse))
+            for name, claim, better, worse in (
+                ("single precision first or last", "fp32_temporal", "fp32 last", "fp32 first"),
+                ("single precision in first or last layers", "fp32_layers", "fp32 last layers", "fp32 first layers"),
+            )
         ),
         *_judge_widths(widths["adaptive"]),
         judge(

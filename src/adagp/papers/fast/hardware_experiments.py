@@ -18,7 +18,6 @@ from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup
 from adagp.program.reproduce.verdict import Terms, compare, judge
 from adagp.program.run.documents import ABSENT, POSITIVE, record_of
-from adagp.program.run.record import read_whole_run
 from adagp.program.workloads import model_workload, run_workload
 
 if TYPE_CHECKING:
@@ -115,14 +114,15 @@ def time_to_accuracy(run_group: RunGroup, target: float, workspace: Workspace) -
 
 
 def _until(part: Part, target: float, workspace: Workspace, workload: Workload) -> tuple[float, float] | None:
-    record = read_whole_run(workspace.run_folder(part), "reproduce")
-    reached = next((epoch.number for epoch in record.epochs if (epoch.test_value or 0.0) >= target), None)
+    result = workspace.result(part)
+    accuracies = result["curves"]["accuracy"]
+    reached = next((number for number, value in enumerate(accuracies, 1) if (value or 0.0) >= target), None)
     if reached is None:
         return None
-    epochs = record.epochs[:reached]
-    widths = recorded_widths([(sum(epoch.batches.values()), epoch.sites) for epoch in epochs], 16, 4)
+    epochs = result["by_epoch"][:reached]
+    widths = recorded_widths([(sum(epoch["batches"].values()), epoch["sites"]) for epoch in epochs], 16, 4)
     design = "dense-32" if widths is None else "fast"
-    run = replayed_run([epoch.batches for epoch in epochs], part.options["batch_size"], "", widths)
+    run = replayed_run([epoch["batches"] for epoch in epochs], part.options["batch_size"], "", widths)
     outcome = simulate(workload, Accelerator(), run, (design,)).outcomes[design]
     return outcome.seconds, outcome.energy.joules
 

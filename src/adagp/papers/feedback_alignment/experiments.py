@@ -9,7 +9,7 @@ from adagp.program.figures.style import subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Workspace
 from adagp.program.reproduce.published import Section, published
-from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
+from adagp.program.reproduce.training import SHORT_CIFAR, RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import Verdict, judge
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ RIVALS: tuple[tuple[str, str | None], ...] = (
 CIFAR: dict[str, Any] = {"dataset": "cifar10", "batch_size": 128, "epochs": 20, "metrics_every": 20}
 RUNS: dict[str, tuple[int, dict[str, dict[str, Any]]]] = {
     "quick": (2, {"digits_cnn": {"dataset": "digits", "model": "digits_cnn", "epochs": 10}}),
+    "short": (1, {"vgg13": {**SHORT_CIFAR, "model": "vgg13_bn", "width": 0.125}}),
     "standard": (
         1,
         {
@@ -101,14 +102,39 @@ def _verdicts(section: Section, workspace: Workspace, model: str, runs: Mapping[
         figures = ", ".join(f"{rival} {mean_and_range(run.values(workspace))}" for rival, run in runs.items())
         text = f"{gain:+.2f} points to {other}; {figures} %; {runs[name].extent}"
         verdicts.append(judge(f"{quantity}: {model}", section.claim(claim), gain > least, text))
+    return verdicts + _published_claims(section, workspace, model, runs)
+
+
+def _published_claims(
+    section: Section, workspace: Workspace, model: str, runs: Mapping[str, RunGroup]
+) -> list[Verdict]:
+    """Judge what ADA-GP's paper says of its rivals in every batch."""
+    plain = runs["bp"].mean(workspace)
+    every = {name: runs[name].mean(workspace) - plain for name in ("fa", "dfa", "dni_decoupled") if name in runs}
+    text = ", ".join(f"{name} {gain:+.2f}" for name, gain in every.items())
+    text += f" points to bp ({plain:.2f} %); {runs['bp'].extent}"
+    aligned = [gain for name, gain in every.items() if name != "dni_decoupled"]
+    verdicts = [
+        judge(f"loss of random feedback: {model}", section.claim("lose"), max(aligned) <= -SEVERE, text),
+        judge(f"rivals in every batch: {model}", section.claim("no_better"), max(every.values()) <= 0, text),
+    ]
+    if "dni_decoupled" in runs:
+        seconds = {name: runs[name].seconds(workspace) for name in ("bp", "dni_decoupled")}
+        slower = seconds["dni_decoupled"] > seconds["bp"]
+        text = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()) + " measured seconds in batches"
+        verdicts.append(judge(f"seconds of synthetic gradients: {model}", section.claim("dni_slower"), slower, text))
     return verdicts
+
+
+SEVERE = 5.0
+"""Points that count as much accuracy lost."""
 
 
 add_experiment(
     Experiment(
         NAME,
         "feedback alignment and synthetic gradients in every batch and in GP batches",
-        {"quick": 1.0, "standard": 300.0, "full": None},
+        {"quick": 1.0, "short": 6.0, "standard": 300.0, "full": None},
         lambda budget: all_parts(_runs(budget)),
         conclude,
     )

@@ -68,6 +68,29 @@ def drawn_counts(
     return random.binomial(dense, density).astype(np.int64), dense
 
 
+def counts_of_mask(mask: NDArray[np.bool_], tile: Tile, side: int) -> tuple[Counts, Counts]:
+    """Return nonzeros and weights of the half tiles of a layer's own mask, of shape (filters, channels, kernel)."""
+    filters, channels, kernel = mask.shape
+    half = tile.channels // 2
+    wide, deep = -(-channels // (half * 2 * side)), -(-filters // tile.filters)
+    padded = np.zeros((deep * tile.filters, wide * 2 * side * half, kernel), dtype=np.int64)
+    inside = np.zeros_like(padded)
+    padded[:filters, :channels], inside[:filters, :channels] = mask, 1
+
+    def halves(values: NDArray[np.int64]) -> Counts:
+        cut = values.reshape(deep, tile.filters, wide, 2 * side, half, kernel).sum((1, 4, 5))
+        counts: Counts = cut.transpose(1, 0, 2).reshape(wide * deep, 2 * side)
+        return counts
+
+    return halves(padded), halves(inside)
+
+
+def unbalanced_share(counts: Counts, dense: Counts) -> float:
+    """Return the time of sparse tiles over that of dense ones without balancing: each PE keeps its own halves."""
+    own, whole = (np.max(halves[:, ::2] + halves[:, 1::2], axis=1, initial=0) for halves in (counts, dense))
+    return float(np.mean(own / np.maximum(1, whole)))
+
+
 SIDE = 16
 WORD_BITS, POINTER_BITS = 32, 20
 PE_WORDS = 256

@@ -24,6 +24,7 @@ MISSING = "missing.txt"
 """The file of a partial conclusion that describes what is missing."""
 BUDGETS: dict[str, str] = {
     "quick": "offline: training on the embedded digits; accelerator and pipelines in full",
+    "short": "minutes a part: training on a small part of real data, narrow models, few epochs, mostly one seed",
     "standard": "training on real data, with narrower models and fewer epochs than published",
     "full": "models, data sets and epochs as published; for GPUs",
 }
@@ -46,8 +47,8 @@ class Conclusion:
 class Experiment:
     """A table, figure or study by its name, which is that of its section of published figures.
 
-    `minutes` are roughly what it takes on one core by itself at each budget; None: days, on a GPU. `enough` returns whether the
-    finished parts allow a partial conclusion; without it, all parts are needed.
+    `minutes` are roughly what it takes on one core by itself at each budget that it has a size for; None: days, on a GPU.
+    `enough` returns whether the finished parts allow a partial conclusion; without it, all parts are needed.
     """
 
     name: str
@@ -84,12 +85,20 @@ def all_experiments() -> list[Experiment]:
     )
 
 
-def choose(names: Sequence[str]) -> list[Experiment]:
-    """Return the named experiments in the order of `all_experiments`; `all` stands for every one."""
+def choose(names: Sequence[str], budget: str | None = None) -> list[Experiment]:
+    """Return the named experiments in the order of `all_experiments`; `all` stands for every one that has the budget."""
     if not names:
         raise OptionError("name an experiment, several, or all; `adagp reproduce list` shows them.")
     chosen = {EXPERIMENTS[name].name for name in names if name != ALL}
-    return [experiment for experiment in all_experiments() if experiment.name in chosen or ALL in names]
+    for name in sorted(chosen):
+        sizes = EXPERIMENTS[name].minutes
+        if budget is not None and budget not in sizes:
+            raise OptionError(f"{name} has no size for budget {budget}; choose from: {', '.join(sizes)}.")
+    return [
+        experiment
+        for experiment in all_experiments()
+        if experiment.name in chosen or (ALL in names and (budget is None or budget in experiment.minutes))
+    ]
 
 
 def check_budget(name: str) -> str:

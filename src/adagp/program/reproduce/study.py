@@ -30,7 +30,7 @@ from adagp.program.reproduce.experiment import (
 )
 from adagp.program.reproduce.parts import Part, Workspace, copy_result, part_job
 from adagp.program.reproduce.published import published_sections
-from adagp.program.reproduce.verdict import markdown, tally
+from adagp.program.reproduce.verdict import Verdict, markdown, tally
 from adagp.program.run.documents import ANYTHING, TEXT, Fields, one_of, read_document
 from adagp.program.run.folder import flat_csv, is_leftover, locked, to_json
 
@@ -246,6 +246,25 @@ def check_folder(out: Path, budget: str) -> None:
         raise RunError(f"'{out}' holds files that are not a reproduction; give another --out.")
 
 
+def verdict_rows(experiment: Experiment, verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """Return the rows of an experiment for a table of all verdicts."""
+    return [{"experiment": experiment.name, **verdict.row()} for verdict in verdicts]
+
+
+def experiment_markdown(
+    experiment: Experiment, verdicts: Sequence[Verdict], missing: str, budget: str = ""
+) -> list[str]:
+    """Return the lines on an experiment: what it shows, what is missing, and the table of its verdicts."""
+    return [
+        f"### {experiment.name}" + (f", budget {budget}" if budget else ""),
+        "",
+        f"{experiment.shows[:1].upper()}{experiment.shows[1:]}.",
+        "",
+        *([f"**Partial conclusion**: {missing}.", ""] if missing else []),
+        markdown(verdicts),
+    ]
+
+
 def write_summary(out: Path, budget: str) -> None:
     """Write the verdicts of all experiments that `out` holds, as Markdown and as CSV."""
     concluded = {
@@ -253,26 +272,15 @@ def write_summary(out: Path, budget: str) -> None:
         for experiment in all_experiments()
         if (verdicts := read_verdicts(out / experiment.name)) is not None
     }
-    rows = [
-        {"experiment": experiment.name, **verdict.row()}
-        for experiment, verdicts in concluded.items()
-        for verdict in verdicts
-    ]
+    rows = [row for experiment, verdicts in concluded.items() for row in verdict_rows(experiment, verdicts)]
     write_atomically(out / "verdicts.csv", flat_csv(rows).encode())
     counts = tally(verdict for verdicts in concluded.values() for verdict in verdicts)
     lines = [f"Budget {budget}: {BUDGETS[budget]}.", ""]
     lines += ["All verdicts: " + ", ".join(f"{count} {word}" for word, count in counts.items()) + ".", ""]
-    covered = coverage(published_sections(), [verdict for verdicts in concluded.values() for verdict in verdicts])
+    every = [verdict for verdicts in concluded.values() for verdict in verdicts]
+    covered = coverage(published_sections(), {budget: every})
     write_atomically(out / "published.csv", flat_csv([asdict(row) for row in covered]).encode())
     lines += [coverage_markdown(covered)]
     for experiment, verdicts in concluded.items():
-        missing = read_missing(out / experiment.name)
-        lines += [
-            f"### {experiment.name}",
-            "",
-            f"{experiment.shows[:1].upper()}{experiment.shows[1:]}.",
-            "",
-            *([f"**Partial conclusion**: {missing}.", ""] if missing else []),
-            markdown(verdicts),
-        ]
+        lines += experiment_markdown(experiment, verdicts, read_missing(out / experiment.name))
     write_atomically(out / "verdicts.md", ("\n".join(lines).rstrip() + "\n").encode())

@@ -21,6 +21,19 @@ SUMMARY = "summary.json"
 LATE, LAST = 6, 9
 """Ranks of training runs in the queue of a campaign. Simulations have rank 0 and tables of the papers 1 to 5: what decides most
 verdicts comes first, runs of many epochs and seeds come last."""
+SHORT_CIFAR: dict[str, Any] = {
+    "dataset": "cifar10",
+    "validation": 0.975,
+    "test_samples": 1000,
+    "batch_size": 32,
+    "epochs": 5,
+    "metrics_every": 10,
+    "lr": 0.02,
+}
+"""CIFAR-10 at the short budget: 1,250 training images, evaluated on 1,000 others. At the published rate of 0.001 so few batches
+would learn next to nothing."""
+PRECISION = ("mantissa_", "share_w")
+"""How the names of figures on the width of mantissas begin."""
 BATCH_PHASES = ("warmup", "bp", "gp")
 KEPT = (
     "test_accuracy",
@@ -39,6 +52,7 @@ _NUMBER_OR_NONE = Plain("a number or null", lambda value: value is None or MODER
 TRAINED = Fields(
     {
         "curves": TableOf(ListOf(_NUMBER_OR_NONE)),
+        "by_epoch": ListOf(record_of({"batches": TableOf(COUNT), "sites": TableOf(TableOf(_NUMBER_OR_NONE))})),
         "batches": record_of(dict.fromkeys(("bp", "gp", "guarded"), COUNT), others=COUNT),
         "seconds_by_phase": Both(
             TableOf(AMOUNT),
@@ -67,7 +81,7 @@ def _kept_of_epochs(folder: RunFolder) -> dict[str, Any]:
     """Return the mean cosine of predicted and true gradients over epochs and sites, and curves over the epochs.
 
     The curves are those of the training loss, the test accuracy and the predictor's mean squared error over the sites; None
-    where there was nothing to measure.
+    where there was nothing to measure. By epoch there are the batches, and the widths of a run in few bits.
     """
     rows = read_whole_run(folder.path, "look at").epochs
     cosines = [value for row in rows for value in row.over_sites("cosine")]
@@ -76,7 +90,17 @@ def _kept_of_epochs(folder: RunFolder) -> dict[str, Any]:
         "accuracy": [row.test_value for row in rows],
         "mse": [_mean_or_none(row.over_sites("mse")) for row in rows],
     }
-    return {"cosine": _mean_or_none(cosines), "curves": curves}
+    by_epoch = [{"batches": dict(row.batches), "sites": _of_precision(row.sites)} for row in rows]
+    return {"cosine": _mean_or_none(cosines), "curves": curves, "by_epoch": by_epoch}
+
+
+def _of_precision(sites: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float | None]]:
+    """Return the figures of sites on the width of their mantissas; none for a run in single precision."""
+    chosen = {
+        site: {name: value for name, value in figures.items() if name.startswith(PRECISION)}
+        for site, figures in sites.items()
+    }
+    return {site: figures for site, figures in chosen.items() if figures}
 
 
 def _mean_or_none(values: Sequence[float]) -> float | None:

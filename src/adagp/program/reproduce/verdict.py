@@ -108,6 +108,33 @@ def compare(
     )
 
 
+def compare_difference(
+    quantity: str,
+    numbers: Sequence[Number],
+    ours: Sequence[float],
+    terms: Terms = FAIR,
+    *,
+    tolerance: float | None = None,
+    extent: str = "",
+) -> Verdict:
+    """Compare the difference of two published numbers, the second less the first, with that of ours.
+
+    What two runs differ by may be compared where the runs themselves are too small for it. The reason has all four numbers, and
+    `extent` in words how much was trained. Without ours, `terms.reduced` is why.
+    """
+    first, second = numbers
+    unit = "points" if first.unit.startswith("%") else first.unit
+    number = Number(
+        round(second.value - first.value, 6), unit, first.source, first.tolerance if tolerance is None else tolerance
+    )
+    verdict = compare(quantity, number, ours[1] - ours[0] if ours else None, "measured", terms)
+    texts = [verdict.reason, f"published {first.value:g} to {second.value:g} {first.unit.partition(' ')[0]}".strip()]
+    if ours:
+        texts[-1] += f", ours {ours[0]:.2f} to {ours[1]:.2f} {first.unit.partition(' ')[0]}".rstrip()
+    reason = "; ".join(filter(None, (*texts, extent)))
+    return replace(verdict, reason=reason, covers=f"{first.path} {second.path}")
+
+
 def _agree(number: Number, ours: float, at_most: bool) -> bool:
     off = ours - number.value
     # Printed decimals are not binary fractions: 1.46 + 0.03 must not miss 1.49 by rounding.

@@ -1,0 +1,46 @@
+"""The lecture's backward formulas against autograd."""
+
+import numpy as np
+import torch
+from torch.nn.functional import layer_norm, scaled_dot_product_attention
+
+from adagp.papers.lecture.backward import attention_backward, normalisation_backward, softmax, softmax_backward
+from adagp.papers.lecture.experiments import NUMERIC, formula_errors
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def test_formulas_agree_with_finite_differences() -> None:
+    errors = formula_errors()
+    assert list(errors) == ["softmax", "beta", "alpha", "attention"]
+    assert max(errors.values()) < NUMERIC
+
+
+def test_softmax() -> None:
+    torch.manual_seed(0)
+    scores, gradient = drawn(3, 7), torch.randn(3, 7, dtype=torch.float64)
+    torch.softmax(scores, -1).backward(gradient)
+    ours = softmax_backward(softmax(scores.detach().numpy()), gradient.numpy())
+    np.testing.assert_allclose(ours, scores.grad, atol=1e-12)
+
+
+def test_normalisation() -> None:
+    torch.manual_seed(0)
+    inputs, gradient = drawn(3, 7), torch.randn(3, 7, dtype=torch.float64)
+    scale, shift = (torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in (1.5, 0.5))
+    (scale * layer_norm(inputs, (7,), eps=0.0) + shift).backward(gradient)
+    at_inputs, at_scale, at_shift = normalisation_backward(inputs.detach().numpy(), 1.5, gradient.numpy())
+    np.testing.assert_allclose(at_inputs, inputs.grad, atol=1e-12)
+    np.testing.assert_allclose([at_scale, at_shift], [float(scale.grad or 0), float(shift.grad or 0)], atol=1e-12)
+
+
+def test_attention() -> None:
+    torch.manual_seed(0)
+    tensors = [drawn(5, 4) for _ in range(3)]
+    gradient = torch.randn(5, 4, dtype=torch.float64)
+    scaled_dot_product_attention(*tensors).backward(gradient)
+    ours = attention_backward(*(tensor.detach().numpy() for tensor in tensors), gradient.numpy())
+    for own, tensor in zip(ours, tensors, strict=True):
+        np.testing.assert_allclose(own, tensor.grad, atol=1e-12)
