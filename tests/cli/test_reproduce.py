@@ -54,5 +54,5 @@ def test_an_experiment_from_start_to_end(tmp_path: Path) -> None:
     )
     assert ended.exit_code == 0, ended.output
     assert "Parts: 1; finished earlier: 0; in parallel: 1." in ended.output
-    assert "3 outside, 8 not measured" in ended.output
+    assert "1 within, 3 outside, 5 not measured" in ended.output
     assert (tmp_path / "out" / "adagp-table2" / "figure.png").is_file()

@@ -108,7 +108,7 @@ def test_a_failed_part_is_told_and_the_others_are_kept(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"1 of 2 parts failed; {missing.key}: data set 'cifar10' is not in {tmp_path}.")
     assert str(caught.value).endswith(" Finished parts are kept: the same command continues from there.")
     assert [one.partition(" is not in ")[0] for one in notes.ended] == ["data set 'cifar10'", kernel.key]
-    assert set(study.workspace.result(kernel)) == {"exact", "approximated", "transposition"}
+    assert set(study.workspace.result(kernel)) == {"exact", "approximated", "transposition", "filter"}
 
 
 @pytest.mark.usefixtures("forked_jobs")

@@ -212,7 +212,8 @@ def conclude_figure_14(budget: str, workspace: Workspace) -> Conclusion:
     from adagp.rtl.blueprint import make_blueprint
     from adagp.rtl.formats import find_format
 
-    section, rows = published(FIGURE_14), []
+    section = published(FIGURE_14)
+    rows: list[dict[str, Any]] = []
     for design in DESIGNS:
         blueprint = make_blueprint(
             design, parse_array("12x15"), find_format("int16"), predictor_array=parse_array("8x10")

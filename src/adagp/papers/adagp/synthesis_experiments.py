@@ -333,7 +333,7 @@ def _over_enlarged(dataset: str, design: str, workspace: Workspace) -> float:
     designs = [
         workspace.result(part)["dataflows"]["ws"] for (_, name), part in simulations().items() if name == dataset
     ]
-    return mean(own[design]["cycles"] / own["max"]["cycles"] for own in designs)
+    return float(mean(own[design]["cycles"] / own["max"]["cycles"] for own in designs))
 
 
 def conclude_fpga(budget: str, workspace: Workspace) -> Conclusion:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from adagp.core.files import write_atomically
 from adagp.errors import RunError
-from adagp.program.jobs import Job, JobFailure
 from adagp.program.reproduce.coverage import CoverageRow, coverage, coverage_markdown
 from adagp.program.reproduce.experiment import BUDGETS, Experiment, read_missing, read_verdicts
 from adagp.program.reproduce.parts import Workspace
@@ -19,19 +18,6 @@ from adagp.program.reproduce.published import published_sections
 from adagp.program.reproduce.study import MARKER, Study, experiment_markdown, verdict_rows
 from adagp.program.reproduce.verdict import Verdict, tally
 from adagp.program.run.folder import flat_csv
-
-
-class _Silent:
-    """Observes jobs of which there are none."""
-
-    def on_start(self, job: Job) -> None:
-        """Do nothing."""
-
-    def on_share(self, job: Job, share: float) -> None:
-        """Do nothing."""
-
-    def on_end(self, job: Job, failure: JobFailure | None) -> None:
-        """Do nothing."""
 
 
 def write_overview(experiments: Sequence[Experiment], records: Path | None, out: Path) -> list[CoverageRow]:
@@ -45,7 +31,7 @@ def write_overview(experiments: Sequence[Experiment], records: Path | None, out:
         chosen = [experiment for experiment in waiting if budget in experiment.minutes]
         if not chosen:
             continue
-        Study(chosen, budget, Workspace(out / budget), records, report_only=True).run(1, _Silent())
+        Study(chosen, budget, Workspace(out / budget), records, report_only=True).report()
         for experiment in chosen:
             folder = out / budget / experiment.name
             verdicts = read_verdicts(folder)

@@ -97,10 +97,7 @@ class Study:
         also those of experiments that allow a partial conclusion.
         """
         self.workspace.out.mkdir(parents=True, exist_ok=True)
-        marker = self.workspace.out / MARKER
-        if not marker.is_file():  # an existing one names the state of the program that began the folder
-            content = {"budget": self.budget, "means": BUDGETS[self.budget], "source": source_digest()}
-            write_atomically(marker, (to_json(content, indent=1) + "\n").encode())
+        self._mark()
         parts = [] if self.report_only else sorted(self.left, key=lambda part: (part.rank, -part.weight))
         with locked(self.workspace.out):
             self.share_records()
@@ -115,6 +112,22 @@ class Study:
                 f"{len(failures)} of {len(parts)} parts failed; {failures[0].name}: {failures[0].reason} "
                 "Finished parts are kept: the same command continues from there."
             )
+
+    def report(self) -> None:
+        """Conclude from finished parts and records alone."""
+        self.workspace.out.mkdir(parents=True, exist_ok=True)
+        self._mark()
+        with locked(self.workspace.out):
+            self.share_records()
+            self.conclude(self.experiments)
+            self._conclude_partly()
+            write_summary(self.workspace.out, self.budget)
+
+    def _mark(self) -> None:
+        marker = self.workspace.out / MARKER
+        if not marker.is_file():  # an existing one names the state of the program that began the folder
+            content = {"budget": self.budget, "means": BUDGETS[self.budget], "source": source_digest()}
+            write_atomically(marker, (to_json(content, indent=1) + "\n").encode())
 
     def share_records(self) -> None:
         """Copy results of finished parts from the records into the workspace, and from the workspace into the records."""
