@@ -31,6 +31,7 @@ PARSED: dict[str, str] = {
     r"torchrun ": "several processes, each with torch; tests/cli/test_parallel.py and tests/distributed run them",
     r"adagp rtl power": "needs OpenSTA and cells, which are Debian's; tests/rtl/test_power.py runs it where they are",
     r"adagp train --device cuda": "there is no GPU where the tests run",
+    r"adagp reproduce all --report --records": "concludes every experiment; tests/program/reproduce/test_overview.py does some",
 }
 """Parsed only, and its options checked."""
 
