@@ -23,7 +23,7 @@ STOPPED: dict[str, str] = {
     r"adagp train .*--dataset (cifar10|multi30k|voc|persuasion)": LONG,
     r"adagp train --method (?!adagp$|feedback$)(?!.*--(epochs|batches))": CARD,
     r"adagp (compare|reproduce \w*-|reproduce all|demo)": JOBS,
-    r"adagp rtl (generate|simulate|run|synthesize)": TOOLS,
+    r"adagp rtl (generate|simulate|run|synthesize|place)": TOOLS,
 }
 """Up to where work begins: what the command is like, and why."""
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli.options import NAMES, OUTPUT, Json, Picture, offer
-from adagp.cli.simulation_options import EPOCHS, BatchSize, PresetName, RunOptions, SampleOptions
+from adagp.cli.simulation_options import EPOCHS, BatchSize, FromRtl, PresetName, RunOptions, SampleOptions
 from adagp.core.escape import escaped
 from adagp.core.files import check_output_file, publish
 from adagp.core.options import Option, option, switch
@@ -24,6 +24,7 @@ from adagp.hw.axes import AXES, parse_axes
 from adagp.hw.dataflows import check_size
 from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, axis_values, parse_objectives
 from adagp.hw.explore import explore as explore_space
+from adagp.hw.rtl_results import with_rtl
 from adagp.hw.settings import PRESETS, SETTINGS, with_preset, with_settings
 from adagp.hw.simulate import parse_designs
 from adagp.models import MODELS
@@ -68,6 +69,7 @@ def explore(
     data: SampleOptions,
     plan: RunOptions,
     preset: PresetName = None,
+    from_rtl: FromRtl = None,
     overrides: Mapping[str, Any],
     objective: Annotated[
         str, option(f"What to minimise: some of {', '.join(OBJECTIVES)}.", panel=_SPACE)
@@ -94,7 +96,7 @@ def explore(
     as_json: Json = False,
 ) -> None:
     """Simulate every point of a design space and print its Pareto front. Axes: lists, A..B (doubling), A..B:+STEP."""
-    base = with_preset(Accelerator(), preset)
+    base = with_rtl(with_preset(Accelerator(), preset), from_rtl)
     values = parse_axes(axis_texts(overrides, preset))
     objectives = parse_objectives(objective)
     _check_output(out, force, plot, objectives)

@@ -238,6 +238,36 @@ def synthesize(
         _print_equal(about, "equal_area_pes", "area")
 
 
+def place(
+    chip: ChipOptions,
+    design: Designs = "all",
+    seed: Annotated[int, option("Where the placer starts from: routed clocks differ by some per cent.", low=0)] = 1,
+    as_json: Json = False,
+) -> None:
+    """Place and route chips on an ECP5-85k: clock, LUTs, multipliers, block RAMs. Cached; a small chip takes minutes."""
+    blueprints = chip.blueprints(design)
+    from adagp.rtl.place import need_nextpnr
+    from adagp.rtl.place import place as place_chip
+
+    need_nextpnr()
+    report: dict[str, Any] = {}
+    for name, blueprint in blueprints.items():
+        typer.echo(f"{name}: placing", err=True)
+        report[name] = place_chip(blueprint, seed).as_dict()
+    if as_json:
+        about = {"target": "ecp5-85k", "array": chip.array, "format": chip.number, "seed": seed}
+        typer.echo(json.dumps({**about, "designs": report}, indent=2))
+        return
+    from adagp.cli.terminal import Terminal, table_of
+
+    rows = [
+        (name, *(f"{value:,}" if not isinstance(value, str) else value for value in found.values()))
+        for name, found in report.items()
+    ]
+    names = next(iter(report.values()))
+    Terminal().print(table_of(("design", *(name.replace("_", " ") for name in names)), rows))
+
+
 def _print_equal(about: dict[str, Any], name: str, what: str) -> None:
     if about.get(name) is not None:
         option = name.replace("_", "-")
@@ -323,6 +353,6 @@ def _print_resources(report: dict[str, Any]) -> None:
         Terminal().print(table_of(("module", "count", *names), texts, title=design, title_justify="left"))
 
 
-COMMANDS = (generate, simulate, run, synthesize, power)
+COMMANDS = (generate, simulate, run, synthesize, place, power)
 for command in COMMANDS:
     rtl.command(cls=Command)(with_options(command))

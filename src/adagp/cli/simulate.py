@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli.options import NAMES, OUTPUT, SYSTEM_NAMES, Json, Picture, offer
-from adagp.cli.simulation_options import MODEL, RUN, BatchSize, PresetName, RunOptions, SampleOptions
+from adagp.cli.simulation_options import MODEL, RUN, BatchSize, FromRtl, PresetName, RunOptions, SampleOptions
 from adagp.core.files import check_output_file, publish
 from adagp.core.options import Option, option, switch
 from adagp.errors import OptionError
@@ -18,6 +18,7 @@ from adagp.hw import Accelerator, Workload
 from adagp.hw import simulate as run_simulation
 from adagp.hw.export import EXPORTERS, check_export, export_workload
 from adagp.hw.report import DESIGN_COLUMNS, design_heading, design_notes, design_row, layer_rows, simulation_report
+from adagp.hw.rtl_results import with_rtl
 from adagp.hw.settings import PANEL, SETTINGS, with_preset, with_settings
 from adagp.hw.simulate import DESIGNS, parse_designs
 from adagp.hw.systems import SYSTEMS, EpochRecord, LayerRecord, SystemOptions, SystemOutcome, run_on_system
@@ -210,6 +211,7 @@ def simulate(
     ] = "all",
     systems: SystemSettings,
     preset: PresetName = None,
+    from_rtl: FromRtl = None,
     overrides: Mapping[str, Any],
     per_layer: Annotated[bool, switch("--per-layer", "Print a row for each layer.", panel=OUTPUT)] = False,
     as_json: Json = False,
@@ -233,7 +235,7 @@ def simulate(
     out: Annotated[Path | None, option("New output folder for --export.", panel=OUTPUT, unset="none")] = None,
 ) -> None:
     """Model cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
-    accelerator = with_settings(with_preset(Accelerator(), preset), overrides)
+    accelerator = with_settings(with_rtl(with_preset(Accelerator(), preset), from_rtl), overrides)
     others = chosen_systems(design)
     designs = () if others else parse_designs(design)
     if export is not None or out is not None:

@@ -36,6 +36,15 @@ PresetName = Annotated[
     option(f"Accelerator preset, for settings that are not given: {', '.join(PRESETS)}.", panel=PANEL, unset="none"),
 ]
 
+FromRtl = Annotated[
+    Path | None,
+    option(
+        "JSON of adagp rtl place (its slowest clock) or of adagp rtl power (equal power), for settings that are not given.",
+        panel=PANEL,
+        unset="none",
+    ),
+]
+
 
 @dataclass(frozen=True)
 class SampleOptions:

@@ -128,21 +128,25 @@ class Lane(Block):
             value = Mux(from_own, own, value)
         m.d.comb += self.value.eq(value)
 
-        gives_value, gives_sum = Signal(), Signal()
+        gives_value, gives_sum, step, last, tag = (Signal() for _ in range(5))
         m.d.sync += [
             gives_value.eq(active & ~read.sums),
             gives_sum.eq(active & read.sums),
-            self.step.eq(read.step),
-            self.last.eq(read.last),
-            self.tag.eq(read.tag),
+            step.eq(read.step),
+            last.eq(read.last),
+            tag.eq(read.tag),
         ]
-        if sizes.groups is not None:
-            m.d.sync += self.part.eq(read.part)
         given = Mux(gives_sum, sums.data, Mux(gives_value, self.value, 0))
         if sizes.stages:  # sums to keep come at once, those that products meet on their way later
-            meets, late = (delayed(m, signal, sizes.stages) for signal in (gives_sum & ~self.tag, sums.data))
-            given = Mux(meets, late, Mux(gives_sum & self.tag, sums.data, Mux(gives_value, self.value, 0)))
-        m.d.comb += self.data.eq(given)
+            meets, late = (delayed(m, signal, sizes.stages) for signal in (gives_sum & ~tag, sums.data))
+            given = Mux(meets, late, Mux(gives_sum & tag, sums.data, Mux(gives_value, self.value, 0)))
+        # With stages a register behind the bank: a path from a RAM into a multiplier would be the longest.
+        outputs = {"data": given, "step": step, "last": last, "tag": tag}
+        if sizes.groups is not None:
+            part = Signal(PASS)
+            m.d.sync += part.eq(read.part)
+            outputs["part"] = part
+        m.d.comb += [getattr(self, name).eq(delayed(m, signal, sizes.stages)) for name, signal in outputs.items()]
         return m
 
     def _value_bank(

@@ -56,6 +56,7 @@ class Sequencer(Block):
         m = Module()
         rows, columns = self.sizes.array.rows, self.sizes.array.columns
         address, stages = self.sizes.address_bits, self.sizes.stages
+        registers = 2 * stages  # behind the banks and behind the multipliers
         job = Signal(self.instruction.shape())
         count = Signal(SIZE_BITS)
         rows_left, columns_left = Signal(SIZE_BITS), Signal(SIZE_BITS)
@@ -145,7 +146,7 @@ class Sequencer(Block):
                 m.d.sync += count.eq(count + 1)
                 if stages:
                     m.d.comb += self.busy.eq(count < stages)
-                with m.If(count == 2 * rows + 2 * columns + 4 + stages):
+                with m.If(count == 2 * rows + 2 * columns + 4 + registers):
                     m.d.comb += self.done.eq(1)
                     m.next = "IDLE"
 
@@ -166,9 +167,9 @@ class Sequencer(Block):
             whole = (streaming & final) | drain.valid
             m.d.comb += early_pool.valid.eq(job.pool & whole)
             self._pool(m, job, early_pool, Mux(streaming, last, drained))
-            self._delay(m, early_pool, self.pool, rows + 1 + stages)
-        self._delay(m, early_row, self.row_write, columns + 1 + stages)
-        self._delay(m, early_column, self.column_write, rows + 1 + stages)
+            self._delay(m, early_pool, self.pool, rows + 1 + registers)
+        self._delay(m, early_row, self.row_write, columns + 1 + registers)
+        self._delay(m, early_column, self.column_write, rows + 1 + registers)
         return m
 
     def _stream(
