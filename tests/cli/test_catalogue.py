@@ -31,6 +31,7 @@ def test_all_methods_with_their_options() -> None:
         "learn_every": 1,
         "correct_every": 1,
         "correction": 0.3,
+        "memory_limit": 2.0,
     }
     shown = RUNNER.invoke(app, ["methods"]).stdout
     assert all(name in shown for name in METHODS)

@@ -4,7 +4,7 @@ import torch
 from tests.transposed import Conv1D
 from torch import Tensor, nn
 
-from adagp.engine.validate import registered_layout, trial_forward
+from adagp.engine.trial_forward import registered_layout, trial_forward
 from adagp.layers.sites import survey
 
 

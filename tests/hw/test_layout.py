@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from adagp.engine.validate import trial_forward
+from adagp.engine.trial_forward import trial_forward
 from adagp.hw import Attention, Convolution, Elementwise, Linear, Workload
 from adagp.hw.runs import workload_layout
 from adagp.layers.sites import survey

@@ -35,7 +35,8 @@ from adagp.engine.hooks import OutputSelector, compile_model, has_hooks
 from adagp.engine.method_choice import MethodChoice, MethodLike, read_method, read_schedule
 from adagp.engine.run_length import Epochs, RunLength, check_whole, read_length
 from adagp.engine.trainer import Trainer
-from adagp.engine.validate import registered_layout, trial_forward, validate
+from adagp.engine.trial_forward import registered_layout, trial_forward
+from adagp.engine.validate import validate
 from adagp.engine.weight_update import WeightUpdateHook, as_hooks
 from adagp.errors import AdagpWarning, OptionError
 from adagp.layers.sites import Survey

@@ -3,28 +3,35 @@ forward pass shows.
 """
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Size, Tensor, nn
+from torch import nn
 
 from adagp.core.html_tables import html_table
-from adagp.engine.hooks import call, main_output
-from adagp.errors import ModelError
-from adagp.layers.eval_mode import evaluation_mode
-from adagp.layers.sites import Site, Survey, survey
-from adagp.schedules.base import Layer, Layout
+from adagp.engine.hooks import OutputSelector
+from adagp.engine.method_choice import MethodLike, read_method
+from adagp.engine.method_demand import MethodDemand, count_demand, find_problems
+from adagp.engine.trial_forward import trial_forward
+from adagp.errors import ModelError, OptionError
+from adagp.layers.sites import Survey, survey
+from adagp.sources.base import RunFacts, build_source
 
 
 @dataclass(frozen=True)
 class Validation:
-    """The findings of `validate`. `problems` must be fixed before training; `notes` are worth knowing."""
+    """The findings of `validate`. `problems` must be fixed before training; `notes` are worth knowing.
+
+    `fixes` are arguments that avoid problems, where there are some: `adagp.attach(model, optimizer, **validation.fixes)`.
+    """
 
     survey: Survey
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    demand: MethodDemand | None = None
+    fixes: Mapping[str, Any] = field(default_factory=dict)
 
     def raise_problems(self) -> None:
         """Raise a `ModelError` with all problems, if there are any."""
@@ -63,20 +70,70 @@ class Validation:
         )
 
     def _remarks(self) -> list[str]:
-        return [f"note: {note}" for note in self.notes] + [f"problem: {problem}" for problem in self.problems]
+        remarks = [] if self.demand is None else self.demand.lines()
+        remarks += [f"note: {note}" for note in self.notes] + [f"problem: {problem}" for problem in self.problems]
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.fixes.items())
+        return [*remarks, *([f"fix: adagp.attach(..., {arguments})"] if arguments else [])]
 
 
 def validate(
-    model: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer], exclude: Sequence[str] = ()
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    exclude: Sequence[str] = (),
+    *,
+    method: MethodLike | None = None,
+    output: OutputSelector = None,
+    sample: Any = None,
 ) -> Validation:
-    """Look at a model and its optimizers without changing or running them. `print` the answer to read it."""
+    """Look at a model and its optimizers without changing them. `print` the answer to read it.
+
+    With a `sample`, a batch of inputs, the model is run once in evaluation mode. Then the answer also has the memory and the
+    work that `method` will take in such batches, counted and not timed; and what the method cannot train here, with the
+    arguments of `attach` that avoid it, if there are any (`fixes`). `exclude`, `method` and `output` are those of `attach`.
+    """
     optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     optimized = [parameter for group in groups for parameter in group["params"]]
     surveyed = survey(model, optimized, exclude)
-    return Validation(
+    validation = Validation(
         surveyed, tuple(_problems(model, optimizers, optimized, surveyed)), tuple(_notes(model, optimized, surveyed))
     )
+    if sample is None:
+        if method is not None or output is not None:
+            raise OptionError(
+                "method and output are checked in a forward pass: give sample=, a batch of inputs, as well."
+            )
+        return validation
+    return validation if validation.problems else _tried(validation, model, exclude, method, output, sample)
+
+
+def _tried(
+    validation: Validation,
+    model: nn.Module,
+    exclude: Sequence[str],
+    method: MethodLike | None,
+    output: OutputSelector,
+    sample: Any,
+) -> Validation:
+    """Return the findings with those of a trial forward pass."""
+    choice = read_method(method, None, None)
+    if choice.method is None or choice.method.builds is None:
+        return validation  # plain backprop takes nothing more
+    source = build_source(choice.method, RunFacts(), choice.options)
+    trial = trial_forward(model, validation.survey, sample)
+    if not trial.calls:
+        return replace(validation, problems=("the model called none of its sites in a forward pass of the sample.",))
+    findings = find_problems(source, trial, output, exclude)
+    if findings.problems:
+        return replace(validation, problems=findings.problems, fixes=findings.fixes or {})
+    demand = count_demand(choice.method.name, source, validation.survey, trial, output)
+    if demand.gp_price < 1:
+        return replace(validation, demand=demand)
+    note = (
+        f"a GP batch of {demand.samples} samples computes as much as one by backprop: larger batches, or for 'feedback' fewer "
+        "features, make it cheaper."
+    )
+    return replace(validation, demand=demand, notes=(*validation.notes, note))
 
 
 def _problems(
@@ -122,78 +179,3 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
         return True
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
-
-
-@dataclass(frozen=True)
-class TrialForward:
-    """What a trial forward pass has shown; `shapes` are those of the last call of each site that was called."""
-
-    layout: Layout
-    shapes: dict[Site, Size]
-
-
-def registered_layout(survey: Survey) -> Layout:
-    """Return the sites in the order in which the model has registered them: all that is known without a trial."""
-    return Layout(tuple(Layer(site.name, site.rule.kind, is_site=True) for site in survey.sites))
-
-
-@torch.no_grad()
-def trial_forward(model: nn.Module, survey: Survey, sample: Any) -> TrialForward:
-    """Run `model` on a batch of inputs in evaluation mode, which changes nothing in it, and note what runs when.
-
-    A parameter whose layer is not called itself (attention projections, loose parameters) takes the place of the nearest
-    layer around it that is; a site that is not called comes last.
-    """
-    order: dict[str, int] = {}
-    macs: dict[Site, int] = {}
-    shapes: dict[Site, Size] = {}
-
-    def note(path: str) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            order.setdefault(path, len(order))
-
-        return hook
-
-    def look(site: Site) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], returned: Any) -> None:
-            output = returned if isinstance(returned, Tensor) else main_output(site, returned)
-            macs[site] = macs.get(site, 0) + site.macs(inputs, output)
-            shapes[site] = output.shape
-
-        return hook
-
-    handles = [module.register_forward_pre_hook(note(path)) for path, module in model.named_modules()]
-    handles += [site.module.register_forward_hook(look(site)) for site in survey.sites]
-    try:
-        with evaluation_mode(model):
-            _ = call(model, sample)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return TrialForward(Layout(_layers(survey, order, macs), measured=True), shapes)
-
-
-def _layers(survey: Survey, order: dict[str, int], macs: dict[Site, int]) -> tuple[Layer, ...]:
-    others: dict[str, list[str]] = {}
-    for other in survey.rest:
-        others.setdefault(other.name.rpartition(".")[0], []).append(other.name)
-    sites = {site.name: site for site in survey.sites}
-    placed = []
-    for path in dict.fromkeys([*sites, *others]):
-        site = sites.get(path)
-        layer = Layer(
-            path,
-            "other" if site is None else site.rule.kind,
-            is_site=site is not None,
-            macs=0 if site is None else macs.get(site, 0),
-            other_parameters=tuple(others.get(path, ())),
-        )
-        uncalled = site is not None and path not in order
-        placed.append((len(order) if uncalled else _position(path, order), layer))
-    return tuple(layer for _, layer in sorted(placed, key=lambda pair: pair[0]))
-
-
-def _position(path: str, order: dict[str, int]) -> int:
-    while path not in order:
-        path = path.rpartition(".")[0]
-    return order[path]

@@ -43,6 +43,7 @@ from adagp.core.plugins import import_reference
 from adagp.errors import OptionError, UsageError
 from adagp.layers.sites import Site
 from adagp.layers.weights import norms as whole_norms
+from adagp.sources.demand import Demand, TrialCall
 
 
 class RunningNorms:
@@ -246,6 +247,13 @@ class Source(ABC):
 
     def prepare(self, shapes: Mapping[Site, Size]) -> None:  # noqa: B027
         """See the output shape of each site that it may serve, in a trial forward pass of one batch."""
+
+    def check_call(self, call: TrialCall, outputs: Sequence[Size]) -> None:  # noqa: B027
+        """Raise if it cannot serve a call of a site in a trial forward pass; `outputs` are the sizes of the model's outputs."""
+
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand | None:
+        """Return the memory and the work that it takes in batches like a trial, after `bind`; None: nobody has said."""
+        return None
 
     def begin(self, context: BatchContext) -> None:  # noqa: B027
         """Prepare for a batch."""

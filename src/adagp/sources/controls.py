@@ -5,16 +5,25 @@ from functools import partial
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
 from adagp.layers.weights import sharded_like
 from adagp.sources.base import BatchContext, RunFacts, RunningNorms, Source, step_generator
+from adagp.sources.demand import Demand, TrialCall, weight_bytes
 from adagp.sources.pipeline import PipelineSource
 
 
-class ZeroSource(PipelineSource):
+class _Effortless(Source):
+    """A source that keeps nothing and computes next to nothing."""
+
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
+        """Return nothing."""
+        return Demand()
+
+
+class ZeroSource(_Effortless, PipelineSource):
     """Gives a gradient of 0: the weight moves by the optimizer's momentum and weight decay alone.
 
     `zero` is the approximation of Wang and Nelaturu, for some sites of a batch; `momentum` is the same source as a control,
@@ -29,7 +38,7 @@ class ZeroSource(PipelineSource):
         return [torch.zeros_like(site.weight) for site in sites]
 
 
-class SkipSource(Source):
+class SkipSource(_Effortless):
     """The batch is not trained on: no forward pass, no step of the optimizer. It serves all sites of a batch or none."""
 
     skips = True
@@ -66,6 +75,11 @@ class AverageSource(Source):
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Remember the weights, for the memory layout of stored gradients."""
         self._weights = {site.index: site.weight for site in sites}
+
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
+        """Return the memory of the gradients that are remembered."""
+        weights = weight_bytes(calls)
+        return Demand(state=weights * (self.last if self.decay is None else 1), bp_bytes=weights)
 
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
         """Take in the true gradients of one batch."""
@@ -125,7 +139,7 @@ class ReplaySource(AverageSource):
         super().__init__(last=1)
 
 
-class NormalSource(Source):
+class NormalSource(_Effortless):
     """Standard normal numbers, fresh every batch, a pure function of seed, step and the sites that are served.
 
     The numbers of all rows come from one stream, so each process draws them all, also those of rows that it does not hold.

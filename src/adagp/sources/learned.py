@@ -8,8 +8,9 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, MultiStepLR, ReduceLROnPlateau
+from torch.utils.flop_counter import FlopCounterMode
 
 from adagp.errors import DataError, OptionError
 from adagp.layers.rules import kept_mean, summarize
@@ -17,6 +18,7 @@ from adagp.layers.sites import Site
 from adagp.layers.summaries import KeptMean, stand_in
 from adagp.layers.weights import all_reduce_shards, gradient_norms
 from adagp.sources.base import Rounds, RunFacts, RunningNorms, Source
+from adagp.sources.demand import Demand, TrialCall
 from adagp.sources.pipeline import PipelineSource
 
 LEARNING = ("predictor_lr", "predictor_scheduler", "normalize", "hold_norm")
@@ -329,6 +331,19 @@ class LearnedSource(TrainedSource, PipelineSource):
                 for site, rows, aim in zip(sites, predictions, aims, strict=True)
             ]
             return self.learner.differentiate(torch.stack(losses).sum())
+
+    @torch.no_grad()
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
+        """Return what the network, its two moments of Adam and the summaries take; learning is counted as three predictions."""
+        sites = list(dict.fromkeys(call.site for call in calls))
+        grid, device = self.options.grid, sites[0].weight.device
+        summaries = [torch.zeros(site.rows, 1, grid, grid, device=device) for site in sites]
+        self.network.eval()
+        with FlopCounterMode(display=False) as counter:
+            self.predict(sites, summaries)
+        macs, numbers = counter.get_total_flops() // 2, sum(weight.numel() for weight in self.network.parameters())
+        kept = 4 * sum(summary.numel() for summary in summaries)
+        return Demand(3 * 4 * numbers, bp_bytes=kept + 4 * numbers, gp_bytes=kept, bp_macs=3 * macs, gp_macs=macs)
 
     def shared(self, sites: Sequence[Site]) -> list[Tensor]:
         """Return the summaries of `sites`, to be averaged in place over processes that saw other samples of the batch."""

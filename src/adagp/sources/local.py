@@ -14,6 +14,7 @@ from adagp.layers.rules import computes_as_built_in
 from adagp.layers.sites import Site
 from adagp.layers.weights import blank
 from adagp.sources.base import RunningNorms, Source
+from adagp.sources.demand import TrialCall
 
 
 def check_layer_types(source: str, sites: Sequence[Site]) -> None:
@@ -125,6 +126,10 @@ class LocalSource(Source):
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Raise on layers whose gradient cannot be taken locally."""
         check_layer_types(self._name, sites)
+
+    def check_call(self, call: TrialCall, outputs: Sequence[Size]) -> None:
+        """Raise on a layer whose gradient cannot be taken locally."""
+        check_layer_types(self._name, [call.site])
 
     def add(self, site: Site, gradient: Tensor) -> None:
         """Add the weight gradient of one forward call."""

@@ -10,6 +10,7 @@ from adagp.errors import OptionError
 from adagp.layers.sites import Site
 from adagp.layers.weights import sharded_like, whole
 from adagp.sources.base import BatchContext, ModelCall, Rounds, RunningNorms, Source, in_step
+from adagp.sources.demand import Demand, TrialCall, total
 
 
 class MixedSource(Source):
@@ -40,6 +41,15 @@ class MixedSource(Source):
         """Show the shapes to each part."""
         for source, _ in self.parts:
             source.prepare(shapes)
+
+    def check_call(self, call: TrialCall, outputs: Sequence[Size]) -> None:
+        """Raise if one of the parts cannot serve a call."""
+        for source, _ in self.parts:
+            source.check_call(call, outputs)
+
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand | None:
+        """Return the sum of what the parts take, if all is known."""
+        return total([source.demand(calls, outputs) for source, _ in self.parts])
 
     def begin(self, context: BatchContext) -> None:
         """Begin the batch for each part."""

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.transposed import output_last, transposed_convolutions
 from torch import Tensor, nn
 
+import adagp
 from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.sites import survey
@@ -185,6 +187,24 @@ def test_the_source_sees_the_gradient_at_the_output(scale: Any, below: bool) -> 
     torch.testing.assert_close(source.produce(sites), [None, expected])
     source.forget()
     assert source.produce(sites) == [None, None]
+
+
+def test_micro_batches_are_the_same_but_for_linear_layers_without_a_sequence() -> None:
+    """As docs/compatibility.md says, with the head excluded."""
+    found = []
+    for count in (1, 2):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 3))
+        inputs, labels = torch.randn(6, 1, 8, 8), torch.arange(6) % 3
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        schedule = "sites=all; first=allowed; source=topk"
+        trainer = adagp.attach(model, optimizer, schedule=schedule, steps=1, exclude=["3"])
+        with trainer.batch() as batch:
+            for number, (part, targets) in enumerate(zip(inputs.chunk(count), labels.chunk(count), strict=True)):
+                batch.backward(F.cross_entropy(model(part), targets) / count, more=number + 1 < count)
+            found.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+            batch.step()
+    torch.testing.assert_close(*found)
 
 
 def test_too_few_positions_are_rejected_before_training() -> None:

@@ -187,3 +187,26 @@ def test_decoupled_layers_learn_from_the_prediction_above(monkeypatch: pytest.Mo
         batch.step()
     for found, wanted in zip(arrived, (at_first, at_second, error), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_the_last_decoupled_layer_has_the_true_gradient_in_every_micro_batch() -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(5, 3)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), head)
+    inputs, targets = torch.randn(8, 4), torch.randint(3, (8,))
+    trainer = adagp.attach(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        schedule="sites=all; first=allowed; source=dni_decoupled",
+        steps=1,
+        sources={"dni_decoupled": DecoupledSource(hidden=4)},
+    )
+    with trainer.batch() as batch:
+        for part, more in ((slice(0, 3), True), (slice(3, 8), False)):
+            batch.backward(F.cross_entropy(model(inputs[part]), targets[part], reduction="sum") / 8, more=more)
+        found = head.weight.grad
+        batch.step()
+    trainer.detach()
+    (expected,) = torch.autograd.grad(F.cross_entropy(model(inputs), targets), [head.weight])
+    assert found is not None
+    torch.testing.assert_close(found, expected)

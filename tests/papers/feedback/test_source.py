@@ -1,6 +1,7 @@
 """Feedback against batch least squares and autograd, through the engine."""
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -253,31 +254,63 @@ def test_updates_every_n_batches_forget_as_much_as_n_updates() -> None:
     assert len({fit.regression.moments for fit in again._fits.values()}) == 1, "sites that saw the same share moments"
 
 
-def test_micro_batches_are_summed_each_around_its_own_mean() -> None:
-    """As with the statistics of a batch norm, the mean error is that of a forward call."""
-    model = small_model()
-    trainer = attached(model, FeedbackSource(decay=0.9, ridge=1e-2, correction=0))
-    for inputs, targets in batches(4):
-        trainer.step(inputs, targets, F.cross_entropy)
-    inputs, targets = batches(1)[0]
-    parts = [slice(0, 4), slice(4, 12)]
-    single = []
-    for part in parts:
-        with trainer.batch() as batch:
-            batch.backward(F.cross_entropy(model(inputs[part]), targets[part], reduction="sum") / 12)
-            single.append([site.weight.grad for site in trainer.survey.sites])
-            batch.step()
-    with trainer.batch() as batch:
-        for part in parts:
-            loss = F.cross_entropy(model(inputs[part]), targets[part], reduction="sum") / 12
-            batch.backward(loss, more=part.start == 0)
-        both = [site.weight.grad for site in trainer.survey.sites]
-        batch.step()
-    for one, first, second in zip(both, *single, strict=True):
-        assert one is not None
-        assert first is not None
-        assert second is not None
-        torch.testing.assert_close(one, first + second)
+class Twins(nn.Module):
+    """Calls its layers twice in one call of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = small_model()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs) + self.layers(0.5 * inputs)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("correction", [0.0, 0.3])
+@pytest.mark.parametrize("calls", [1, 2], ids=["one call", "two calls of the model"])
+@pytest.mark.parametrize("build", [small_model, Twins])
+def test_micro_batches_give_what_the_whole_batch_gives(
+    build: Callable[[], nn.Module], calls: int, correction: float
+) -> None:
+    """BP and GP batches in micro-batches of other sizes: the same state and the same gradients."""
+    found = []
+    for cuts in ([12], [3, 4, 5], [1, 11]):
+        torch.manual_seed(0)
+        model = build()
+        trainer = attached(model, FeedbackSource(decay=0.9, ridge=1e-2, correction=correction), warmup=3)
+        for inputs, targets in batches(4):
+            with trainer.batch() as batch:
+                for number, (part, labels) in enumerate(zip(inputs.split(cuts), targets.split(cuts), strict=True)):
+                    outputs = [model(part * (1 + 0.2 * call)) for call in range(calls)]
+                    losses = [F.cross_entropy(output, labels, reduction="sum") / 12 for output in outputs]
+                    batch.backward(torch.stack(losses).sum(), more=number + 1 < len(cuts))
+                gradients = [site.weight.grad.clone() for site in trainer.survey.sites if site.weight.grad is not None]
+                batch.step()
+        assert batch.phase == "gp"
+        fits = trainer.state_dict()["sources"]["feedback"]["fits"]
+        found.append(
+            (gradients, [fit[name] for fit in fits.values() for name in ("second", "patterns", "mean_patterns")])
+        )
+    (whole, learned), *others = found
+    assert all(gradient.any() for gradient in whole)
+    for gradients, state in others:
+        torch.testing.assert_close(gradients, whole, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(state, learned, rtol=1e-3, atol=1e-5)
+
+
+def test_micro_batches_keep_no_inputs() -> None:
+    """Of a micro-batch that is over only sums are left, as large for many micro-batches as for one."""
+    model, source = small_model(), FeedbackSource()
+    trainer = attached(model, source)
+    *seen, (inputs, targets) = batches(5)
+    for batch in seen:
+        trainer.step(*batch, F.cross_entropy)
+    with trainer.batch() as gp_batch:
+        for number in range(3):
+            gp_batch.backward(F.cross_entropy(model(inputs), targets) / 3, more=number < 2)
+            if number < 2:
+                assert not source._pending
+                assert {tuple(mixed.mixed.shape) for mixed in source._mixed.values()} == {(4, 64), (4, 108), (4, 16)}
+        gp_batch.step()
 
 
 def test_sequences_are_regressed_word_by_word() -> None:
@@ -553,19 +586,80 @@ def test_a_sample_without_a_batch_axis_is_named() -> None:
     )
 
 
-def test_memory_far_above_that_of_the_weights_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagp.papers.feedback.source.LARGE_MEMORY", 1)
-    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(128, 3))
-    trainer = adagp.attach(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), "feedback", steps=6, warmup="2 batches", exclude=["2"]
+def wide_maps() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.Tanh(),
+        nn.Conv2d(4, 4, 3, stride=2, padding=1),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(64, 3),
     )
-    inputs, labels = torch.randn(4, 1, 8, 8), torch.arange(4) % 3
+
+
+def test_memory_above_the_limit_is_warned_of_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adagp.papers.feedback.pooling.SMALL_MEMORY", 1)
+    model = wide_maps()
+    trainer = attached(model, FeedbackSource(memory_limit=6.0))
+    first, *rest = batches(5)
     with pytest.warns(adagp.errors.AdagpWarning) as caught:
-        trainer.step(inputs, labels, F.cross_entropy)
-    # Patterns: 2 x 3 features x 128 outputs; mixed inputs: (3 + 1) x 64. The weight has 18 numbers.
+        trainer.step(*first, F.cross_entropy)
+    # Weights: 36 + 144 + 192. Of 4 x 8 x 8, 4 x 4 x 4 and 3 outputs: 8 x (256 + 64 + 3); of the inputs 4 x (64 + 256 + 64):
+    # 4,492 / 372 = 12.1. With 4 x 4 positions: 8 x (64 + 64 + 3) + 4 x (16 + 64 + 64), and 1,996 / 372 = 5.4.
     assert str(caught[0].message) == (
-        "feedback keeps 0 MB of patterns and mixed inputs, 57 times as much as the weights: it uses 64 features of the error, "
-        "and each takes three numbers for one of a layer's output. Fewer take less, in proportion: "
-        "adagp.Feedback(features=16)."
+        "feedback would keep 0 MB for 3 features of the error, 12.1 times as much as the weights. It averages maps to at most "
+        "4 positions an axis, and keeps 0 MB, 5.4 times as much. Fewer features leave more positions: "
+        "adagp.Feedback(features=16); adagp.Feedback(memory_limit=4) allows more memory than 6 times the weights."
     )
-    trainer.step(inputs, labels, F.cross_entropy)
+    for batch in rest:
+        trainer.step(*batch, F.cross_entropy)
+    state = trainer.state_dict()["sources"]["feedback"]
+    kept = [fit[name].numel() for fit in state["fits"].values() for name in ("patterns", "mean_patterns")]
+    kept += [means[name].numel() for means in state["references"].values() for name in ("truth", "inputs")]
+    assert sum(kept) <= 6 * 372
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_maps_that_are_constant_in_blocks_lose_nothing(monkeypatch: pytest.MonkeyPatch, last: bool) -> None:
+    """Inputs and output gradients that are the same at all positions of a block are predicted as without a limit."""
+    found = []
+    for limit in (100.0, 6.0):
+        monkeypatch.setattr("adagp.papers.feedback.pooling.SMALL_MEMORY", 1)
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Conv2d(1, 4, 1), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(16, 3))
+        model = layers.to(memory_format=torch.channels_last) if last else layers  # type: ignore[call-overload]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", adagp.errors.AdagpWarning)
+            source = FeedbackSource(memory_limit=limit)
+            trainer = attached(model, source)
+            for images, targets in batches(5)[:4]:
+                trainer.step(F.interpolate(images[..., :2, :2], scale_factor=4.0), targets, F.cross_entropy)
+        images, targets = batches(5)[4]
+        found.append(predicted(trainer, F.interpolate(images[..., :2, :2], scale_factor=4.0), targets))
+        assert source._fits[0].side == (2 if limit < 100 else 0)
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-6)
+
+
+def test_a_state_of_averaged_maps_goes_on_and_an_older_one_keeps_whole_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adagp.papers.feedback.pooling.SMALL_MEMORY", 1)
+    *seen, now = batches(5)
+    whole, limited = (attached(wide_maps(), FeedbackSource(memory_limit=limit)) for limit in (100.0, 4.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", adagp.errors.AdagpWarning)
+        for batch in seen:
+            whole.step(*batch, F.cross_entropy)
+            limited.step(*batch, F.cross_entropy)
+    older = whole.state_dict()
+    for fit in older["sources"]["feedback"]["fits"].values():
+        del fit["side"]
+    for trained, state in ((whole, older), (limited, limited.state_dict())):
+        again = attached(wide_maps(), FeedbackSource(memory_limit=4.0))
+        again.load_state_dict(state)
+        assert all(torch.equal(*pair) for pair in zip(predicted(again, *now), predicted(trained, *now), strict=True))
+
+
+def test_the_limit_must_not_be_negative() -> None:
+    with pytest.raises(OptionError) as caught:
+        FeedbackSource(memory_limit=-1)
+    assert str(caught.value) == "feedback's memory_limit is -1; it must be 0 or more."

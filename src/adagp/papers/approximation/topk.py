@@ -1,6 +1,6 @@
 """The approximated weight gradient of Wang and Nelaturu: from the few positions with the largest output gradient."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any, Literal, Self
@@ -12,6 +12,7 @@ from torch import Size, Tensor
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
 from adagp.sources.base import BatchContext, RunFacts, on_gradient
+from adagp.sources.demand import TrialCall
 from adagp.sources.local import Geometry, Kept, LocalSource, batched, padded
 
 Scale = Literal["unbiased", "published"]
@@ -49,6 +50,11 @@ class TopKSource(LocalSource):
         """Check that every site has k positions or more."""
         for site, shape in shapes.items():
             self._check_positions(site, shape)
+
+    def check_call(self, call: TrialCall, outputs: Sequence[Size]) -> None:
+        """Check that the site has k positions or more."""
+        super().check_call(call, outputs)
+        self._check_positions(call.site, call.output)
 
     def begin(self, context: BatchContext) -> None:
         """Keep the loss's scale."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 
 from adagp.core.plan import Step
 from adagp.errors import OptionError
@@ -31,6 +31,7 @@ from adagp.papers.control.error_selection import draw_by_norm, sample_norms
 from adagp.papers.control.options import ERROR, RANDOM, parse_predictor, read_share
 from adagp.papers.control.share import best_share
 from adagp.sources.base import BatchContext, ModelCall, RunFacts, RunningNorms, Source, build_source, step_generator
+from adagp.sources.demand import TrialCall
 from adagp.sources.mixed import MixedSource
 from adagp.sources.split import SplitSource
 
@@ -82,6 +83,9 @@ class ControlSource(MixedSource, SplitSource):
         """Bind the predictor to the sites."""
         super().bind(sites, norms)
         self._covariances = GradientCovariances(sites)
+
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> None:
+        """Return None: what a batch takes depends on the share that is trained by backprop."""
 
     @property
     def measures(self) -> bool:

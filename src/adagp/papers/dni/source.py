@@ -259,17 +259,13 @@ class DecoupledSource(SyntheticSource):
         self._is_last = True
         self._learn: Callable[[], None] = lambda: None
 
-    def begin(self, context: BatchContext) -> None:
-        """Expect the gradient of the last layer first."""
-        super().begin(context)
-        self._is_last = True
-
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Return the output with a backward pass that goes on with the predicted gradient."""
         if site not in self._context.replaced or not torch.is_grad_enabled():
             return super().watch(site, inputs, output)
         shares, stored, scale = self._shares_of(site, output.shape), Kept(site, inputs), self._context.scale
         copy = output.detach().clone()
+        self._is_last = True  # until the backward pass of this micro-batch begins
 
         def receive(gradient: Tensor) -> Tensor:
             self._seen.setdefault(site, []).append((copy, gradient / scale, shares))

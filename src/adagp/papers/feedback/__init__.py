@@ -24,6 +24,10 @@ class FeedbackOptions(MethodOptions):
         float,
         declare_option("EMA rate of feedback's bias correction; 0: none.", low=0, high=1, allowed="0 (none) to 1"),
     ] = 0.3
+    memory_limit: Annotated[
+        float,
+        declare_option("Average large maps so that feedback keeps N times the weights' memory, or 64 MB.", low=0),
+    ] = 2.0
 
 
 class Feedback(FeedbackOptions, method="feedback"):

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Size, Tensor
+from torch import Tensor
 
 from adagp.errors import UsageError
 from adagp.layers.sites import Site
@@ -26,6 +26,7 @@ from adagp.papers.feedback.regression import (
     CrossSums,
     FeatureRows,
     GlobalRows,
+    MixedInputs,
     SiteRegression,
     usable_correction,
 )
@@ -35,11 +36,10 @@ from adagp.sources.local import gives_rows
 
 @dataclass(frozen=True)
 class LocalCall:
-    """A forward call of a site whose weight gradient is needed: its input, its output's shape, and the features' rows."""
+    """A forward call of a site whose weight gradient is needed: its mixed inputs, and the features of its rows."""
 
     site: Site
-    inputs: Tensor
-    shape: Size
+    mixed: MixedInputs
     rows: FeatureRows
 
 
@@ -51,7 +51,7 @@ def join_calls(
     gradients: dict[Site, Tensor],
 ) -> Rounds:
     """Make the sums in the fits and bias corrections of `sites` those of all processes, and put the mean weight gradients of
-    the `calls` into `gradients`; calls of sites without a fit are left out.
+    the `calls` into `gradients`.
 
     Three rounds: how often each site was called (which must agree), the global means, and everything that is summed.
     """
@@ -59,7 +59,6 @@ def join_calls(
     learned = [(site, fits[site.index].regression.sums) for site in sites if site.index in fits]
     corrected = [(site, corrections[site.index].sums) for site in sites if site.index in corrections]
     additions = [(site, sums, call) for site, sums in (*learned, *corrected) for call in range(len(sums.local_rows))]
-    calls = [call for call in calls if call.site.index in fits]
     counts = _call_counts(sites, [site for site, *_ in additions], calls).to(device)
     yield [counts]
     processes = _check_counts(sites, counts)
@@ -72,7 +71,7 @@ def join_calls(
     yield [totals]
     means = totals[:, :-1] / totals[:, -1:]
     global_sums = _GlobalSums([(sums, call) for _, sums, call in additions], totals[: len(additions)], means)
-    predictions = _Predictions(fits, corrections, calls, means[len(additions) :], begun=gradients)
+    predictions = _Predictions(corrections, calls, means[len(additions) :], begun=gradients)
     yield [*global_sums.tensors(), *predictions.tensors()]
     global_sums.finish()
     for tensor in (tensor for _, sums in corrected for tensor in sums.tensors()):
@@ -141,44 +140,41 @@ class _Predictions:
 
     def __init__(
         self,
-        fits: Mapping[int, SiteRegression],
         corrections: Mapping[int, BiasCorrection],
         calls: Sequence[LocalCall],
         means: Tensor,
         begun: Collection[Site],
     ) -> None:
-        recentered: dict[tuple[FeatureRows, bytes], FeatureRows] = {}
-        self._mixed: list[tuple[LocalCall, SiteRegression, FeatureRows, BiasCorrection | None, Tensor]] = []
+        around_mean: dict[tuple[FeatureRows, bytes], FeatureRows] = {}
+        self._mixed: list[tuple[LocalCall, FeatureRows, BiasCorrection | None]] = []
         self._gradients: dict[Site, Tensor] = {}
         subtracted = set(begun)
         count = Counter(call.site for call in calls)
         for call, mean in zip(calls, means, strict=True):
             key = call.rows, mean.cpu().numpy().tobytes()
-            if key not in recentered:
-                recentered[key] = call.rows.around(mean[None])
-            site, fit, rows = call.site, fits[call.site.index], recentered[key]
+            if key not in around_mean:
+                around_mean[key] = call.rows.around(mean[None])
+            site, rows = call.site, around_mean[key]
+            call.mixed.centre(mean[None])
             correction = None if site in subtracted else usable_correction(corrections, site)
             subtracted.add(site)  # once per batch, not once per call
-            if count[site] * fit.mixed_size(call.inputs) < site.weight.numel():
-                mixed = fit.mix(call.inputs, rows, spare=correction is not None)
-                self._mixed.append((call, fit, rows, correction, mixed))
+            if count[site] * call.mixed.mixed.numel() < site.weight.numel():
+                self._mixed.append((call, rows, correction))
                 continue
-            gradient = fit.weight_gradient(call.inputs, rows, call.shape, correction)
+            gradient = call.mixed.weight_gradient(rows, correction)
             self._gradients[site] = self._gradients[site] + gradient if site in self._gradients else gradient
 
     def tensors(self) -> list[Tensor]:
         """Return what is summed over the processes."""
         self._gradients = {site: gradient.float().contiguous() for site, gradient in self._gradients.items()}
-        return [*(mixed for *_, mixed in self._mixed), *self._gradients.values()]
+        return [*(call.mixed.mixed for call, *_ in self._mixed), *self._gradients.values()]
 
     def gradients(self, processes: int) -> Iterator[tuple[Site, Tensor]]:
         """Yield the mean over the processes of each site's gradient, sharded like its weight."""
         for site, total in self._gradients.items():
             yield site, sharded_like((total / processes).to(site.weight.dtype), site.weight)
-        for call, fit, rows, correction, mixed in self._mixed:
+        for call, rows, correction in self._mixed:
             local_only, weight = gives_rows(call.site), call.site.weight
-            mean = mixed / processes
-            gradient = fit.gradient_of_mixed(
-                mean, call.inputs, rows, call.shape, correction=correction, local_only=local_only
-            )
+            call.mixed.mixed.div_(processes)
+            gradient = call.mixed.weight_gradient(rows, correction, local_only=local_only)
             yield call.site, from_shard(gradient, weight) if local_only else sharded_like(gradient, weight)

@@ -37,6 +37,12 @@ class ErrorFeatures:
         known, self.outputs = bool(self.outputs), sorted({*self.outputs, *new})
         return new[0] if known and new else None
 
+    def count(self, outputs: Sequence[Size]) -> int:
+        """Return how many features the errors at outputs of these sizes have."""
+        alike = all(len(size) == 3 and size[:2] == outputs[0][:2] for size in outputs)
+        width = sum(size[-1] if alike else size[1:].numel() for size in outputs)
+        return min(self.most, width) * (2 if self.classes else 1)
+
     def of_call(self, call: ModelCall) -> Tensor:
         """Return the features of the errors at those outputs of `call` that count, as `of_several` does."""
         present = [index for index, error in enumerate(call.errors) if error is not None]

@@ -28,17 +28,18 @@ patterns, so it is subtracted from the mixed inputs before the one weight gradie
 """
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Size, Tensor
 
 from adagp.errors import ModelError
 from adagp.layers.sites import Site
-from adagp.sources.local import padded, weight_gradient
+from adagp.papers.feedback.pooling import blocks_for, pooled, pooled_shape, repeated
+from adagp.papers.feedback.products import im2col_weight_gradient, suits_im2col, weighted_sums
+from adagp.sources.local import weight_gradient
 
 # Features of a call.
 
@@ -51,12 +52,19 @@ class FeatureRows:
     """
 
     def __init__(self, rows: Tensor, mean: Tensor | None = None, whole: Tensor | None = None) -> None:
+        self._rows = rows
         exact = rows.double()  # in single precision the deviations would not add up to 0, and would mix with the mean
         all_rows = exact if whole is None else whole.double()
         self.exact_mean = all_rows.mean(0, keepdim=True) if mean is None else mean
         self.mean, self.deviations = self.exact_mean.float(), (exact - self.exact_mean).float()
         self._all_deviations = self.deviations if whole is None else (all_rows - self.exact_mean).float()
         self._mixtures: dict[Moments, tuple[Tensor, Tensor]] = {}
+        self._around: dict[FeatureRows, FeatureRows] = {}
+
+    @classmethod
+    def joined(cls, parts: Sequence["FeatureRows"]) -> "FeatureRows":
+        """Return the rows of several micro-batches as those of one batch."""
+        return parts[0] if len(parts) == 1 else cls(torch.cat([part._rows for part in parts]))
 
     def __len__(self) -> int:
         return len(self.deviations)
@@ -68,7 +76,15 @@ class FeatureRows:
 
     def around(self, mean: Tensor) -> "FeatureRows":
         """Return the same rows with their deviations from another mean."""
-        return FeatureRows(self.deviations.double() + self.exact_mean, mean)
+        return FeatureRows(self._rows, mean)
+
+    def around_mean_of(self, first: "FeatureRows") -> "FeatureRows":
+        """Return the same rows with their deviations from the mean of others; the same object to all callers."""
+        if first is self:
+            return self
+        if first not in self._around:
+            self._around[first] = self.around(first.exact_mean)
+        return self._around[first]
 
     def second_around(self, mean: Tensor) -> Tensor:
         """Return the second moments `(K, K)` of the deviations from another mean, summed over the rows."""
@@ -165,15 +181,18 @@ class Moments:
 class CrossSums:
     """sum d_n' y_n and sum y_n over the rows of one batch, call by call: y is the output gradient (P, Q) or the input.
 
-    `rows` are the features of each call; `row_sums` the sums of y `(1, numbers)` in each.
+    `rows` are the features of each call; `row_sums` the sums of y `(1, numbers)` in each. The same call in several
+    micro-batches is one call: its deviations are taken from the mean of the first one, until `join_micro_batches` corrects
+    them to the mean of the batch.
     """
 
     def __init__(self) -> None:
-        self.rows: Sequence[FeatureRows | GlobalRows] = []
+        self.rows: list[FeatureRows | GlobalRows] = []
         self.row_sums: list[Tensor] = []
-        self._products: Tensor | None = (
-            None  # (K + 1, numbers): all calls' sum d' y, and below it the first call's sum y
-        )
+        self._numbers: dict[Hashable, int] = {}
+        self._parts: list[list[FeatureRows]] = []
+        # (K + 1, numbers): all calls' sum d' y, and below it the first call's sum y
+        self._products: Tensor | None = None
 
     @property
     def weighted(self) -> Tensor | None:
@@ -186,16 +205,37 @@ class CrossSums:
         return [rows for rows in self.rows if isinstance(rows, FeatureRows)]
 
     @torch.no_grad()
-    def add(self, rows: FeatureRows, numbers: Tensor, scale: float = 1.0) -> None:
-        """Add a call: its features, and as many rows of `numbers`, which are multiplied by `scale`."""
-        weights = rows.weights if scale == 1 else rows.weights * scale
+    def add(self, rows: FeatureRows, numbers: Tensor, scale: float = 1.0, call: Hashable = None) -> None:
+        """Add a call: its features, and as many rows of `numbers`, which are multiplied by `scale`.
+
+        `call` has the same value in each micro-batch of the batch; None: a call of its own.
+        """
+        number = self._numbers.setdefault(len(self._parts) if call is None else call, len(self._parts))
+        first = number == len(self._parts)
+        if first:
+            self._parts.append([])
+        self._parts[number].append(rows)
+        weights = rows.around_mean_of(self._parts[number][0]).weights
+        weights = weights if scale == 1 else weights * scale
         products = weighted_sums(weights, numbers.to(weights.dtype))  # both sums in one pass over the numbers
-        self.rows = [*self.rows, rows]
-        self.row_sums.append(products[-1:])
+        if first:
+            self.rows.append(rows)
+            self.row_sums.append(products[-1:])
+        else:
+            self.row_sums[number] += products[-1:]
         if self._products is None:
             self._products = products
         else:
             self._products[:-1] += products[:-1]
+
+    def join_micro_batches(self, join: Callable[[Sequence[FeatureRows]], FeatureRows]) -> None:
+        """Take the deviations of each call from the mean of all its micro-batches, whose features `join` returns."""
+        for number, parts in enumerate(self._parts):
+            if len(parts) > 1:
+                whole = join(parts)
+                self.shift(number, parts[0].exact_mean - whole.exact_mean)
+                self.rows[number] = whole
+                parts[:] = [whole]
 
     @torch.no_grad()
     def shift(self, call: int, offset: Tensor) -> None:
@@ -241,9 +281,9 @@ class RunningRegression:
         """Predicted numbers per row."""
         return self.patterns.shape[1]
 
-    def add(self, rows: FeatureRows, outputs: Tensor, scale: float = 1.0) -> None:
+    def add(self, rows: FeatureRows, outputs: Tensor, scale: float = 1.0, call: Hashable = None) -> None:
         """Add rows of features and of `outputs`, the latter multiplied by `scale`, to the next `commit`."""
-        self.sums.add(rows, outputs, scale)
+        self.sums.add(rows, outputs, scale, call)
 
     @torch.no_grad()
     def commit(self, decay: float) -> None:
@@ -349,15 +389,27 @@ class BiasCorrection:
         self.sums = CrossSums()
 
     @torch.no_grad()
-    def subtract(self, mixed: Tensor, inverse: Tensor, fraction: float) -> None:
+    def subtract(
+        self,
+        mixed: Tensor,
+        inverse: Tensor,
+        fraction: float,
+        repeat: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         """Subtract `fraction` of the recent batches' mixed inputs from those of a call `(K + 2, inputs)`, in place.
+
+        Where inputs were averaged over blocks, `repeat` returns rows of them at all positions.
 
         Their sum of inputs goes into the last row, whose pattern is their own common row. That is a product of two running
         means where the exact term is the mean of a product: their covariance over batches is neglected.
         """
         assert self.inputs is not None, "a batch was committed"
-        mixed[:-2].addmm_(inverse, self.inputs[:-1], alpha=-fraction)
-        torch.mul(self.inputs[-1], -fraction, out=mixed[-1])
+        if repeat is None:
+            mixed[:-2].addmm_(inverse, self.inputs[:-1], alpha=-fraction)
+            torch.mul(self.inputs[-1], -fraction, out=mixed[-1])
+            return
+        mixed[:-2].sub_(repeat(inverse @ self.inputs[:-1]), alpha=fraction)
+        torch.mul(repeat(self.inputs[-1:])[0], -fraction, out=mixed[-1])
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the means."""
@@ -393,84 +445,58 @@ def correction_states(state: dict[str, Any]) -> dict[int, dict[str, Any]]:
 
 
 class SiteRegression:
-    """The regression of one site: learns from its output gradients, predicts its weight gradient."""
+    """The regression of one site: learns from its output gradients, predicts its weight gradient.
 
-    def __init__(self, site: Site, regression: RunningRegression, channels_last: bool) -> None:
+    If its maps are longer than `side` positions (0: whatever they are), they are averaged over blocks: patterns and the inputs
+    of recent batches, but not the inputs of the batch whose weight gradient is taken.
+    """
+
+    def __init__(self, site: Site, regression: RunningRegression, channels_last: bool, side: int = 0) -> None:
         self.site = site
         self.regression = regression
         self.channels_last = (
             channels_last  # memory format of the output gradients: then their rows are views, not copies
         )
+        self.side = side
 
     @classmethod
-    def fresh(cls, site: Site, moments: Moments, gradient: Tensor) -> "SiteRegression":
+    def fresh(cls, site: Site, moments: Moments, gradient: Tensor, side: int = 0) -> "SiteRegression":
         """Return one without data, for output gradients of the shape and memory format of `gradient`."""
         last = is_channels_last(gradient)
-        return cls(site, RunningRegression(moments, as_rows(site, gradient, last).shape[1]), last)
+        return cls(site, RunningRegression(moments, pooled_rows(site, gradient[:1], last, side).shape[1]), last, side)
 
-    def learn(self, rows: FeatureRows, gradient: Tensor, scale: float) -> None:
+    def learn(self, rows: FeatureRows, gradient: Tensor, scale: float, call: Hashable = None) -> None:
         """Add a call's features and output gradient, which is `scale` times too large (a loss scaler's)."""
-        outputs = as_rows(self.site, gradient, self.channels_last)
+        outputs = pooled_rows(self.site, gradient, self.channels_last, self.side)
         self._check_size(outputs.shape[1])
-        self.regression.add(rows, outputs, 1 / scale)
+        self.regression.add(rows, outputs, 1 / scale, call)
 
     def weight_gradient(
         self, inputs: Tensor, rows: FeatureRows, shape: Size, correction: BiasCorrection | None = None
     ) -> Tensor:
         """Return the weight gradient of a call with `inputs` and an output of `shape`, less that of recent BP batches."""
-        if correction is None and len(rows) <= self.regression.features:  # as many samples as patterns: nothing to save
-            self._check_output(shape)
-            return weight_gradient(self.site, inputs, self._maps(self.regression.predict(rows), shape))
-        mixed = self.mix(inputs, rows, spare=correction is not None)
-        return self.gradient_of_mixed(mixed, inputs, rows, shape, correction=correction)
+        mixed = MixedInputs(self, inputs, shape)
+        mixed.add(inputs, rows)
+        return mixed.weight_gradient(rows, correction)
 
-    def mixed_size(self, inputs: Tensor) -> int:
-        """Return how many numbers the mixed inputs of a call have at most."""
-        per_row = inputs.shape[-1] if self.site.rule.kind == "linear" else inputs.shape[1:].numel()
-        return (self.regression.features + 2) * per_row
-
-    def mix(self, inputs: Tensor, rows: FeatureRows, *, spare: bool) -> Tensor:
-        """Return the K + 1 mixed inputs of a call, one for each pattern, and a `spare` row for a bias correction."""
-        weights, _ = rows.mixture(self.regression.moments)
-        numbers = as_rows(self.site, inputs.detach(), is_channels_last(inputs)).to(weights.dtype)
-        mixed = numbers.new_empty(len(weights) + spare, numbers.shape[1])
-        weighted_sums(weights, numbers, out=mixed[: len(weights)])
-        mixed[len(weights) :].zero_()
-        return mixed
-
-    def gradient_of_mixed(
-        self,
-        mixed: Tensor,
-        inputs: Tensor,
-        rows: FeatureRows,
-        shape: Size,
-        *,
-        correction: BiasCorrection | None = None,
-        local_only: bool = False,
-    ) -> Tensor:
-        """Return the weight gradient of mixed inputs, from calls like the one with `inputs`; see `weight_gradient`."""
-        self._check_output(shape)
-        fit = self.regression
-        _, patterns = fit.mixture(rows, None if correction is None else correction.error)
-        if correction is not None:
-            correction.subtract(mixed, fit.moments.inverse, rows.fraction)
-        last = is_channels_last(inputs)
-        samples, gradients = from_rows(self.site, mixed, inputs.shape, last), self._maps(patterns, shape)
-        if last and not local_only and suits_im2col(self.site, inputs, shape):
-            return im2col_weight_gradient(self.site, samples, gradients)
-        return weight_gradient(self.site, samples, gradients, local_only=local_only)
+    def patterns(self, rows: FeatureRows, recent_mean: Tensor | None, shape: Size) -> Tensor:
+        """Return the K + 1 predicted output gradients of which each row's is a mixture, or K + 2, as those of `shape`."""
+        blocks = blocks_for(self.site, shape, self.side)
+        small_shape = pooled_shape(shape, blocks)
+        self._check_size(shape[-1] if self.site.rule.kind == "linear" else small_shape[1:].numel())
+        _, patterns = self.regression.mixture(rows, recent_mean)
+        small = from_rows(self.site, patterns, small_shape, self.channels_last)
+        return repeated(small, blocks, shape)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the regression, and the memory format of its patterns."""
-        return {"channels_last": self.channels_last, **self.regression.state_dict()}
+        """Return the state of the regression, the memory format of its patterns, and the length of averaged maps."""
+        return {"channels_last": self.channels_last, "side": self.side, **self.regression.state_dict()}
 
     @classmethod
     def from_state(cls, site: Site, state: dict[str, Any], moments: Moments) -> "SiteRegression":
-        """Return the one whose `state_dict` this was."""
-        return cls(site, RunningRegression.from_state(state, moments), state["channels_last"])
-
-    def _check_output(self, shape: Size) -> None:
-        self._check_size(shape[-1] if self.site.rule.kind == "linear" else shape[1:].numel())
+        """Return the one whose `state_dict` this was; in older checkpoints no maps were averaged."""
+        regression = RunningRegression.from_state(state, moments)
+        return cls(site, regression, state["channels_last"], state.get("side", 0))
 
     def _check_size(self, outputs: int) -> None:
         if outputs != self.regression.outputs:
@@ -479,8 +505,82 @@ class SiteRegression:
                 f"{outputs}: feedback needs inputs of one size."
             )
 
-    def _maps(self, rows: Tensor, shape: Size) -> Tensor:
-        return from_rows(self.site, rows, shape, self.channels_last)
+
+class MixedInputs:
+    """The K + 1 mixed inputs of a call of a site, summed over its micro-batches; of these the weight gradient is taken.
+
+    `inputs` and `shape` are the input of the first micro-batch, for its sizes and memory format, and the sizes of its output.
+    """
+
+    def __init__(self, fit: SiteRegression, inputs: Tensor, shape: Size) -> None:
+        self.fit = fit
+        self.parts: list[FeatureRows] = []
+        self._shape, self._input_shape = shape, inputs.shape
+        self._channels_last = is_channels_last(inputs)
+        self._mixed: Tensor | None = None  # (K + 2, inputs): the last row is for a bias correction
+
+    @property
+    def mixed(self) -> Tensor:
+        """The mixed inputs `(K + 1, inputs)`, of which the last one is the sum of all inputs."""
+        assert self._mixed is not None, "something was added"
+        return self._mixed[:-1]
+
+    @torch.no_grad()
+    def add(self, inputs: Tensor, rows: FeatureRows) -> None:
+        """Add a micro-batch: its inputs, and the features of its rows."""
+        self.parts.append(rows)
+        weights, _ = rows.around_mean_of(self.parts[0]).mixture(self.fit.regression.moments)
+        numbers = as_rows(self.fit.site, inputs.detach(), self._channels_last).to(weights.dtype)
+        if self._mixed is not None:
+            self._mixed[:-1] += weighted_sums(weights, numbers)
+            return
+        self._mixed = numbers.new_empty(len(weights) + 1, numbers.shape[1])
+        weighted_sums(weights, numbers, out=self._mixed[:-1])
+        self._mixed[-1].zero_()
+
+    def join_micro_batches(self, join: Callable[[Sequence[FeatureRows]], FeatureRows]) -> FeatureRows:
+        """Take the deviations from the mean of all micro-batches; return the features of the whole call, from `join`."""
+        if len(self.parts) > 1:
+            whole = join(self.parts)
+            self.centre(whole.exact_mean)
+            self.parts = [whole]
+        return self.parts[0]
+
+    @torch.no_grad()
+    def centre(self, mean: Tensor) -> None:
+        """Take the deviations of the features, which are from the mean of the first micro-batch, from `mean` `(1, K)`."""
+        offset = self.parts[0].exact_mean - mean
+        self.mixed[:-1].addmm_(self.fit.regression.moments.solve(offset).T, self.mixed[-1:])
+
+    @torch.no_grad()
+    def weight_gradient(
+        self, rows: FeatureRows, correction: BiasCorrection | None = None, *, local_only: bool = False
+    ) -> Tensor:
+        """Return the weight gradient, less that of recent BP batches; `rows` are the features of the whole call.
+
+        With `local_only` only the rows that this process holds of a sharded weight.
+        """
+        fit, site, mixed = self.fit, self.fit.site, self._mixed
+        assert mixed is not None, "something was added"
+        gradients = fit.patterns(rows, None if correction is None else correction.error, self._shape)
+        if correction is None:
+            mixed = mixed[:-1]
+        else:
+            blocks = blocks_for(site, self._input_shape, fit.side)
+            correction.subtract(
+                mixed, fit.regression.moments.inverse, rows.fraction, self._repeated if blocks else None
+            )
+        samples = from_rows(site, mixed, self._input_shape, self._channels_last)
+        if self._channels_last and not local_only and suits_im2col(site, mixed, self._shape):
+            return im2col_weight_gradient(site, samples, gradients)
+        return weight_gradient(site, samples, gradients, local_only=local_only)
+
+    def _repeated(self, rows: Tensor) -> Tensor:
+        """Return rows of inputs that were averaged over blocks as rows of inputs."""
+        site, shape, last = self.fit.site, self._input_shape, self._channels_last
+        blocks = blocks_for(site, shape, self.fit.side)
+        small = from_rows(site, rows, pooled_shape(shape, blocks), last)
+        return as_rows(site, repeated(small, blocks, shape), last)
 
 
 def is_channels_last(tensor: Tensor) -> bool:
@@ -504,67 +604,6 @@ def from_rows(site: Site, rows: Tensor, shape: Size, channels_last: bool) -> Ten
     return rows.view(len(rows), *shape[1:])
 
 
-# Two products that feedback spends its time in, faster on a CPU than the library's own for its shapes.
-
-BLOCK_ROWS = 16
-"""Long rows that are summed at a time."""
-LONG_ONE_THREAD, LONG_THREADS = 2048, 8192
-"""Numbers from which a row is long, for one thread and for several (measured): sharing the work has a cost, too."""
-IM2COL_POSITIONS = 64
-"""Positions of an output up to which im2col is faster than a convolution's own backward, on a CPU."""
-
-
-def weighted_sums(weights: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return `weights @ rows`, in `out` if it is given.
-
-    Maps have sizes that are powers of two, so a hundred of them begin in the same set of a CPU's cache, which holds about
-    eight lines: summing long rows a few at a time takes half the time.
-    """
-    threads = torch.get_num_threads()
-    long = rows.shape[1] >= (LONG_ONE_THREAD if threads == 1 else LONG_THREADS)
-    if len(rows) <= BLOCK_ROWS or not long or rows.device.type != "cpu":
-        return torch.mm(weights, rows, out=out)
-    if threads > 1 and rows.shape[1] % threads == 0:
-        sums = _sums_by_thread(weights, rows, threads)
-        return sums if out is None else out.copy_(sums)
-    sums = torch.mm(weights[:, :BLOCK_ROWS], rows[:BLOCK_ROWS], out=out)
-    for block in _later_blocks(rows):
-        sums.addmm_(weights[:, block], rows[block])
-    return sums
-
-
-def _sums_by_thread(weights: Tensor, rows: Tensor, threads: int) -> Tensor:
-    """Return the product, each thread with its own columns: sharing every block, two threads are hardly faster than one."""
-    parts = rows.unflatten(1, (threads, -1)).transpose(0, 1)
-    weights = weights.expand(threads, -1, -1)
-    sums = torch.bmm(weights[..., :BLOCK_ROWS], parts[:, :BLOCK_ROWS])
-    for block in _later_blocks(rows):
-        sums.baddbmm_(weights[..., block], parts[:, block])
-    return sums.transpose(0, 1).flatten(1)
-
-
-def _later_blocks(rows: Tensor) -> list[slice]:
-    return [slice(first, first + BLOCK_ROWS) for first in range(BLOCK_ROWS, len(rows), BLOCK_ROWS)]
-
-
-def suits_im2col(site: Site, inputs: Tensor, outputs: Size) -> bool:
-    """Return whether `im2col_weight_gradient` takes a layer with `inputs` (channels last in memory) and such `outputs`."""
-    module: Any = site.module
-    planar = site.rule.kind != "linear" and site.weight.dim() == 4 and not module.transposed and module.groups == 1
-    return planar and outputs[2:].numel() <= IM2COL_POSITIONS and inputs.device.type == "cpu"
-
-
-def im2col_weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor) -> Tensor:
-    """Return a convolution's weight gradient as one product: output gradients times all patches of the inputs."""
-    module: Any = site.module
-    inputs, geometry = padded(module, inputs.to(site.weight.dtype))
-    (down, across), (rows, columns) = geometry.padding, output_gradient.shape[2:]
-    maps = F.pad(inputs.movedim(1, -1), (0, 0, across, across, down, down)).contiguous()
-    samples, _, width, channels = maps.shape
-    row, sample = width * channels, maps[0].numel()
-    steps = [step * size for step, size in zip(geometry.stride, (row, channels), strict=True)]
-    taps = [step * size for step, size in zip(geometry.dilation, (row, channels), strict=True)]
-    patches = maps.as_strided((samples, rows, columns, *module.kernel_size, channels), (sample, *steps, *taps, 1))
-    gradients = output_gradient.to(site.weight.dtype).movedim(1, 0).flatten(1)
-    product = gradients @ patches.reshape(gradients.shape[1], -1)
-    return product.view(-1, *module.kernel_size, channels).movedim(-1, 1)
+def pooled_rows(site: Site, tensor: Tensor, channels_last: bool, side: int) -> Tensor:
+    """Return a layer's input or output (or a gradient) as rows, its maps averaged to at most `side` positions an axis."""
+    return as_rows(site, pooled(tensor, blocks_for(site, tensor.shape, side)), channels_last)

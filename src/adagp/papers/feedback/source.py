@@ -4,6 +4,7 @@ The mathematics is in `regression.py`. This file connects it to the engine: what
 """
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -15,26 +16,31 @@ from adagp.errors import AdagpWarning, OptionError
 from adagp.layers.sites import Site
 from adagp.layers.weights import blank, sharded_like
 from adagp.papers.feedback.data_parallel import LocalCall, join_calls
-from adagp.papers.feedback.error_features import ErrorFeatures, SampleAxes, is_other_sequence, rows_for
+from adagp.papers.feedback.demand import feedback_demand
+from adagp.papers.feedback.error_features import ErrorFeatures, SampleAxes, is_ambiguous, is_other_sequence, rows_for
+from adagp.papers.feedback.pooling import KeptMaps, kept_bytes, largest_side
 from adagp.papers.feedback.regression import (
     BiasCorrection,
+    CrossSums,
     FeatureRows,
+    MixedInputs,
     Moments,
     SiteRegression,
-    as_rows,
     correction_states,
     is_channels_last,
+    pooled_rows,
     upgraded_regression_state,
     usable_correction,
 )
-from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, RunningNorms, on_gradient
+from adagp.sources.base import BatchContext, ModelCall, Rounds, RunFacts, RunningNorms, missing_error, on_gradient
 from adagp.sources.controls import ReplaySource
+from adagp.sources.demand import Demand, TrialCall
 from adagp.sources.local import Kept, LocalSource
 from adagp.sources.mixed import MixedSource
 from adagp.sources.pipeline import ErrorSource, SiteCall
 
-LARGE_MEMORY = 2**28
-"""Bytes of fits and bias corrections from which a warning is given, if they are also over four times those of the weights."""
+CallKey = tuple[int, int]
+"""A forward call of a site: the number of the model's call in a micro-batch, and that of the site's call in it."""
 
 
 class FeedbackSource(LocalSource, ErrorSource):
@@ -54,8 +60,10 @@ class FeedbackSource(LocalSource, ErrorSource):
     The fit is updated every `learn_every` BP batches, the bias correction every `correct_every`: fewer updates are cheaper. An
     update stands for the BP batches since the last one: it forgets, or moves the mean, as much as these together would.
 
-    In micro-batches means and deviations are those of each micro-batch: predictions differ from those for the whole batch, so
-    use micro-batches of one size in BP and GP batches alike.
+    `memory_limit` times the memory of the weights, or 64 MB, is what it keeps between batches: maps are averaged over blocks of
+    positions where they would need more.
+
+    Micro-batches give what the whole batch gives: sums are taken around the mean of the first, and corrected in the end.
     """
 
     learns = True
@@ -71,6 +79,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         learn_every: int = 1,
         correct_every: int = 1,
         class_features: bool = False,
+        memory_limit: float = 2.0,
         seed: int = 0,
     ) -> None:
         if features < 1:
@@ -84,7 +93,10 @@ class FeedbackSource(LocalSource, ErrorSource):
         for name, every in (("learn_every", learn_every), ("correct_every", correct_every)):
             if every < 1:
                 raise OptionError(f"feedback's {name} is {every}; it must be 1 or more.")
+        if not memory_limit >= 0:
+            raise OptionError(f"feedback's memory_limit is {memory_limit}; it must be 0 or more.")
         super().__init__("feedback")
+        self.memory_limit = memory_limit
         self.decay = decay
         self.ridge = ridge
         self.correction = correction
@@ -96,9 +108,15 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._learning = EveryN(learn_every)
         self._correcting = EveryN(correct_every)
         self._zero_moments: Moments | None = None
-        self._memory_checked = False
+        self._sides: dict[int, int] = {}  # of sites without a fit: see `SiteRegression.side`
         # Of the running batch:
         self._call = ModelCall()
+        self._error_seen = False  # since the last call of the model began
+        self._call_numbers: dict[ModelCall, int] = {}  # in each micro-batch
+        self._site_calls: Counter[tuple[str, ModelCall, Site]] = Counter()
+        self._maps: dict[Site, KeptMaps] = {}
+        self._mixed: dict[tuple[Site, CallKey], MixedInputs] = {}
+        self._joined: dict[tuple[FeatureRows, ...], FeatureRows] = {}
         self._pending: dict[ModelCall, list[SiteCall]] = {}
         self._features: dict[ModelCall, Tensor] = {}
         self._whole: dict[ModelCall, Tensor] = {}
@@ -118,6 +136,20 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._sites = {site.index: site for site in sites}
         self._device = sites[0].weight.device
 
+    def check_call(self, call: TrialCall, outputs: Sequence[Size]) -> None:
+        """Raise if the samples of a site cannot be told from its output and the model's."""
+        super().check_call(call, outputs)
+        if not outputs:
+            raise missing_error("feedback")
+        if not is_other_sequence(call.site, call.output, outputs[0]) and not is_ambiguous(call.output, outputs[0]):
+            SampleAxes().of(call.site, call.output, outputs[0])
+
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
+        """Return what the fits, the sums of a batch and the inputs of a GP batch take."""
+        features = self._errors.count(outputs)
+        learned, corrected = 1 / self._learning.n, 1 / self._correcting.n if self.correction else 0
+        return feedback_demand(calls, features, self.memory_limit, learned, corrected)
+
     # The forward and backward pass of a batch.
 
     @property
@@ -133,11 +165,14 @@ class FeedbackSource(LocalSource, ErrorSource):
     def begin(self, context: BatchContext) -> None:
         """Keep the context of the batch."""
         self._context = context
-        self._before = self._errors.outputs, self._axes.state_dict(), dict(self._fits), dict(self._corrections)
+        learned = dict(self._fits), dict(self._corrections), dict(self._sides)
+        self._before = self._errors.outputs, self._axes.state_dict(), *learned
 
     def enter(self, call: ModelCall) -> None:
-        """Keep the call: each has errors of its own."""
-        self._call = call
+        """Keep the call: each has errors of its own. After an error, the first call of another micro-batch begins."""
+        first = self._error_seen or not self._call_numbers
+        self._call_numbers[call] = 0 if first else self._call_numbers[self._call] + 1
+        self._call, self._error_seen = call, False
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input; wait for the true gradient at the output of a site that is trained by backprop."""
@@ -151,6 +186,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         if learns:
             self._axes.keep(site, output)
             self._watched[site] = torch.is_grad_enabled()
+            self._maps[site] = KeptMaps(site, output.shape, inputs[0].shape if self.correction else None)
         if not waits:
             return None
 
@@ -177,6 +213,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         """Take the weight gradients of the sites in a call, once its errors are there."""
         if call in self._features:
             return
+        self._error_seen = True
         new_output = self._errors.note_outputs(call) if self._watched else None
         if new_output is not None:
             self._start_again(new_output)
@@ -185,7 +222,7 @@ class FeedbackSource(LocalSource, ErrorSource):
 
     def _start_again(self, output: int) -> None:
         """Forget the fits: they are of fewer features than there are now."""
-        self._fits, self._corrections = {}, {}
+        self._fits, self._corrections, self._sides = {}, {}, {}
         warnings.warn(
             f"the loss depends on output number {output + 1} of the model now, and did not before: feedback begins to learn "
             "again. A longer warm-up until then avoids predictions from few batches.",
@@ -195,36 +232,94 @@ class FeedbackSource(LocalSource, ErrorSource):
 
     def _use_features(self, call: ModelCall, features: Tensor) -> None:
         self._features[call] = features
-        if self._context.several:
-            return  # `join` does it, for the samples of all processes
-        for site_call in self._pending.pop(call, []):
+        self._limit_memory(features.shape[-1])
+        pending = self._pending.pop(call, [])[::-1]
+        while pending:  # what was used is freed
+            site_call = pending.pop()
             if site_call.produce:
-                self._predict(call, site_call)
+                self._mix(call, site_call)
             if site_call.observe:
                 self._add_inputs(call, site_call)
+
+    def _limit_memory(self, features: int) -> None:
+        """Choose how far maps of new sites are averaged, once all are known that a batch has called."""
+        maps = [kept for site, kept in self._maps.items() if site.index not in self._fits.keys() | self._sides.keys()]
+        if not maps:
+            return
+        side = largest_side(maps, features, self.memory_limit)
+        self._sides |= {kept.site.index: side for kept in maps}
+        if side:
+            self._warn_of_memory(maps, features, side)
+
+    def _warn_of_memory(self, maps: Sequence[KeptMaps], features: int, side: int) -> None:
+        weights = 4 * sum(kept.site.weight.numel() for kept in maps)
+        full, reduced = kept_bytes(maps, features), kept_bytes(maps, features, side)
+        warnings.warn(
+            f"feedback would keep {full / 1e6:.0f} MB for {features} features of the error, {full / weights:.1f} times as much "
+            f"as the weights. It averages maps to at most {side} positions an axis, and keeps {reduced / 1e6:.0f} MB, "
+            f"{reduced / weights:.1f} times as much. Fewer features leave more positions: adagp.Feedback(features=16); "
+            f"adagp.Feedback(memory_limit=4) allows more memory than {self.memory_limit:g} times the weights.",
+            AdagpWarning,
+            stacklevel=2,
+        )
 
     def _learn(self, call: ModelCall, site: Site, gradient: Tensor) -> None:
         rows = self._rows_of(call, site, gradient.shape)
         if site.index not in self._fits:
-            self._fits[site.index] = SiteRegression.fresh(site, self._initial_moments(rows), gradient)
+            moments, side = self._initial_moments(rows), self._sides.get(site.index, 0)
+            self._fits[site.index] = SiteRegression.fresh(site, moments, gradient, side)
         self._learned.add(site)
-        self._fits[site.index].learn(rows, gradient, self._context.scale)
+        self._fits[site.index].learn(rows, gradient, self._context.scale, self._key("output", call, site))
 
     def _add_inputs(self, call: ModelCall, site_call: SiteCall) -> None:
         site, inputs = site_call.site, site_call.kept_inputs().detach()
         correction = self._corrections.setdefault(site.index, BiasCorrection())
-        rows = as_rows(site, inputs, is_channels_last(inputs))
-        correction.sums.add(self._rows_of(call, site, site_call.shape), rows)
-
-    def _predict(self, call: ModelCall, site_call: SiteCall) -> None:
-        site, fit = site_call.site, self._fits.get(site_call.site.index)
-        if fit is None:  # there was no true gradient yet
-            self.add(site, torch.zeros_like(blank(site.weight)))
-            return
-        # Recent batches are subtracted once per batch, not once per call.
-        correction = None if site in self._sums else usable_correction(self._corrections, site)
+        side = self._fits[site.index].side if site.index in self._fits else self._sides.get(site.index, 0)
+        numbers = pooled_rows(site, inputs, is_channels_last(inputs), side)
         rows = self._rows_of(call, site, site_call.shape)
-        self.add(site, fit.weight_gradient(site_call.kept_inputs(), rows, site_call.shape, correction))
+        correction.sums.add(rows, numbers, call=self._key("input", call, site))
+
+    def _mix(self, call: ModelCall, site_call: SiteCall) -> None:
+        """Mix the inputs of a call whose weight gradient is needed. It is taken when all micro-batches are there."""
+        site, fit = site_call.site, self._fits.get(site_call.site.index)
+        if fit is None or site.index not in self._before[2]:  # there was no true gradient before this batch
+            self.add(site, torch.zeros_like(site.weight if self._context.several else blank(site.weight)))
+            return
+        inputs, key = site_call.kept_inputs(), (site, self._key("mixed", call, site))
+        if key not in self._mixed:
+            self._mixed[key] = MixedInputs(fit, inputs, site_call.shape)
+        self._mixed[key].add(inputs, self._rows_of(call, site, site_call.shape))
+
+    def _key(self, what: str, call: ModelCall, site: Site) -> CallKey:
+        """Return what a call of a site, which is the next one in a call of the model, has in common in all micro-batches."""
+        number = self._site_calls[what, call, site]
+        self._site_calls[what, call, site] += 1
+        return self._call_numbers.get(call, 0), number
+
+    def _join_parts(self, parts: Sequence[FeatureRows]) -> FeatureRows:
+        """Return the features of micro-batches as those of one batch: one object, so that sites go on sharing moments."""
+        key = tuple(parts)
+        if key not in self._joined:
+            self._joined[key] = FeatureRows.joined(parts)
+        return self._joined[key]
+
+    def _take_gradients(self) -> None:
+        """Take the weight gradients of the mixed inputs."""
+        mixed, self._mixed = self._mixed, {}
+        for (site, _), inputs in mixed.items():
+            # Recent batches are subtracted once per batch, not once per call.
+            correction = None if site in self._sums else usable_correction(self._corrections, site)
+            rows = inputs.join_micro_batches(self._join_parts)
+            self.add(site, inputs.weight_gradient(rows, correction))
+
+    def _join_micro_batches(self, sites: Sequence[Site]) -> None:
+        """Make the sums that are learned from those of the whole batch."""
+        for sums in self._sums_learned_from(sites):
+            sums.join_micro_batches(self._join_parts)
+
+    def _sums_learned_from(self, sites: Sequence[Site]) -> list[CrossSums]:
+        fits = [self._fits[site.index].regression.sums for site in sites if site.index in self._fits]
+        return fits + [self._corrections[site.index].sums for site in sites if site.index in self._corrections]
 
     def _rows_of(self, call: ModelCall, site: Site, shape: Size) -> FeatureRows:
         """Return the features of a call's errors for the rows of a site; sites with the same rows share them."""
@@ -253,23 +348,17 @@ class FeedbackSource(LocalSource, ErrorSource):
 
     def join(self, sites: Sequence[Site]) -> Rounds:
         """Take the weight gradients, and what the fits learn, from the samples of all processes."""
-        calls: list[LocalCall] = []
-        for call in self._features:
-            for site_call in self._pending.pop(call, []):
-                if site_call.produce:
-                    rows = self._rows_of(call, site_call.site, site_call.shape)
-                    calls.append(LocalCall(site_call.site, site_call.kept_inputs(), site_call.shape, rows))
-                if site_call.observe:
-                    self._add_inputs(call, site_call)
-        without_fit = [
-            call.site for call in calls if call.site.index not in self._fits
-        ]  # there was no true gradient yet
-        self._sums |= {site: torch.zeros_like(site.weight) for site in without_fit}
+        self._join_micro_batches(sites)
+        mixed, self._mixed = self._mixed, {}
+        calls = [
+            LocalCall(site, inputs, inputs.join_micro_batches(self._join_parts)) for (site, _), inputs in mixed.items()
+        ]
         return join_calls(sites, self._fits, self._corrections, calls, self._sums)
 
     @torch.no_grad()
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
         """Return the weight gradients of the sites that were called, with their bias correction."""
+        self._take_gradients()
         corrections = [self._corrections.get(site.index) for site in sites]
         return [
             gradient
@@ -290,6 +379,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         means: dict[int, Tensor] = {}
         if learned:
             self.check_gradients_seen(sites, self._watched, self._learned)
+        self._join_micro_batches(sites)
         for site, truth in zip(sites, gradients, strict=True) if learned or corrected else ():
             index = site.index
             if corrected and index in self._corrections and index in self._fits:
@@ -303,35 +393,20 @@ class FeedbackSource(LocalSource, ErrorSource):
             for site in sites if learned or corrected else ():
                 if site.index in self._fits:
                     self._fits[site.index].regression.commit(decay)
-            if not self._memory_checked:
-                self._check_memory()
 
         return learn
 
-    def _check_memory(self) -> None:
-        """Warn if the fits take far more memory than the weights: after the first batch they have their full size."""
-        self._memory_checked = True
-        numbers = sum(2 * fit.regression.patterns.numel() for fit in self._fits.values())
-        numbers += sum(one.inputs.numel() for one in self._corrections.values() if one.inputs is not None)
-        weights = sum(site.weight.numel() for site in self._sites.values())
-        if 4 * numbers > max(LARGE_MEMORY, 16 * weights):
-            warnings.warn(
-                f"feedback keeps {4 * numbers / 1e6:.0f} MB of patterns and mixed inputs, {numbers / weights:.0f} times as "
-                f"much as the weights: it uses {self._errors.most} features of the error, and each takes three numbers for one "
-                "of a layer's output. Fewer take less, in proportion: adagp.Feedback(features=16).",
-                AdagpWarning,
-                stacklevel=2,
-            )
-
     def discard(self) -> None:
         """Undo what was found out in this batch."""
-        self._errors.outputs, axes, self._fits, self._corrections = self._before
+        self._errors.outputs, axes, self._fits, self._corrections, self._sides = self._before
         self._axes.load_state_dict(axes)
 
     def forget(self) -> None:
         """Drop what was kept of this batch."""
         super().forget()
         self._axes.drop()
+        for kept in (self._call_numbers, self._site_calls, self._maps, self._mixed, self._joined):
+            kept.clear()
         self._pending.clear()
         self._features.clear()
         self._whole.clear()
@@ -356,17 +431,19 @@ class FeedbackSource(LocalSource, ErrorSource):
         if whole is not None:
             self._whole[call] = whole
         self._pending[call] = [site_call for site_call in calls if site_call.inputs is not None]
+        learned = [site_call for site_call in calls if site_call.gradient is not None]
+        self._maps = {site_call.site: _kept_maps(site_call) for site_call in learned}
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             self._use_features(call, features)
-        for site_call in calls:
-            if site_call.gradient is not None:
-                self._learn(call, site_call.site, site_call.gradient)
+            self._take_gradients()
+        for site_call in learned:
+            assert site_call.gradient is not None, "chosen for it"
+            self._learn(call, site_call.site, site_call.gradient)
 
     def summed(self, sites: Sequence[Site]) -> list[Tensor]:
         """Return the gradients of `sites`, and the sums that their fits and bias corrections learn from."""
-        fits = [self._fits[site.index].regression.sums for site in sites if site.index in self._fits]
-        corrections = [self._corrections[site.index].sums for site in sites if site.index in self._corrections]
-        return [*self._sums_of(sites), *(tensor for sums in (*fits, *corrections) for tensor in sums.tensors())]
+        learned = self._sums_learned_from(sites)
+        return [*self._sums_of(sites), *(tensor for sums in learned for tensor in sums.tensors())]
 
     def shard(self, sites: Sequence[Site]) -> None:
         """Shard the gradients of `sites`, which are those of the whole batch, like their weights."""
@@ -431,6 +508,10 @@ class FeedbackSource(LocalSource, ErrorSource):
                 return moments
         loaded.append(Moments(second, self.ridge))
         return loaded[-1]
+
+
+def _kept_maps(call: SiteCall) -> KeptMaps:
+    return KeptMaps(call.site, call.shape, call.kept_inputs().shape if call.observe else None)
 
 
 class EveryN:

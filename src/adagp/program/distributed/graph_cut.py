@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 
-from adagp.engine.validate import trial_forward
+from adagp.engine.trial_forward import trial_forward
 from adagp.errors import ModelError
 from adagp.layers.sites import Survey
 from adagp.pipe.partition import partition

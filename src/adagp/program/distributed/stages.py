@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from adagp.engine.hooks import ModelHooks
-from adagp.engine.validate import trial_forward
+from adagp.engine.trial_forward import trial_forward
 from adagp.errors import ModelError
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.layers.sites import Site, Survey

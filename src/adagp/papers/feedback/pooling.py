@@ -1,0 +1,105 @@
+"""Maps averaged over blocks of positions, so that what feedback keeps of large maps stays in proportion to the weights.
+
+What is kept of a layer grows with its maps: for each feature two patterns as large as a sample's output, and a mixed input. The
+expected gradient of a map varies slowly from position to position, so a coarser grid loses little of it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+
+import torch.nn.functional as F
+from torch import Size, Tensor
+
+from adagp.layers.sites import Site
+
+NUMBER_BYTES = 4
+SMALL_MEMORY = 2**26
+"""Bytes up to which maps are kept as they are, however small the weights."""
+
+Blocks = tuple[int, ...]
+"""How many neighbouring positions are averaged along each axis of a map; empty: none."""
+
+_AVERAGES = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+
+
+@dataclass(frozen=True)
+class KeptMaps:
+    """A site, the sizes of its output and, if they are kept, of its inputs: `(N, C, ...)`, or `(..., numbers)` if linear."""
+
+    site: Site
+    output: Size
+    inputs: Size | None
+
+    def numbers(self, features: int, side: int) -> int:
+        """Return how many numbers are kept of it between batches: patterns, mixed inputs and the mean true gradient."""
+        kept = 2 * (features + 1) * self.output_numbers(side)
+        if self.inputs is None:
+            return kept
+        return kept + (features + 1) * self.input_numbers(side) + self.site.weight.numel()
+
+    def output_numbers(self, side: int) -> int:
+        """Return the numbers of a row of its output, averaged to at most `side` positions an axis."""
+        return self._per_row(self.output, side)
+
+    def input_numbers(self, side: int) -> int:
+        """Return the numbers of a row of its input, averaged likewise; 0 if it is not kept."""
+        return 0 if self.inputs is None else self._per_row(self.inputs, side)
+
+    @property
+    def longest(self) -> int:
+        """The longest axis of its maps; 0 of a linear layer."""
+        return 0 if self.site.rule.kind == "linear" else max([*self.output[2:], *(self.inputs or ())[2:]])
+
+    def _per_row(self, shape: Size, side: int) -> int:
+        if self.site.rule.kind == "linear":
+            return shape[-1]
+        return pooled_shape(shape, blocks_for(self.site, shape, side))[1:].numel()
+
+
+def kept_bytes(maps: Iterable[KeptMaps], features: int, side: int = 0) -> int:
+    """Return the bytes that are kept of sites between batches, with their maps averaged to at most `side` positions an axis."""
+    return NUMBER_BYTES * sum(kept.numbers(features, side) for kept in maps)
+
+
+def largest_side(maps: Iterable[KeptMaps], features: int, limit: float) -> int:
+    """Return the most positions an axis with which sites keep at most `limit` times their weights; 0: all fit as they are.
+
+    1 where even one position is too much.
+    """
+    maps = list(maps)
+    weights = sum(kept.site.weight.numel() for kept in maps)
+    allowed = max(SMALL_MEMORY, limit * NUMBER_BYTES * weights)
+    if kept_bytes(maps, features) <= allowed:
+        return 0
+    sides = sorted({ceil(kept.longest / block) for kept in maps for block in range(2, kept.longest)}, reverse=True)
+    return next((side for side in sides if kept_bytes(maps, features, side) <= allowed), 1)
+
+
+def blocks_for(site: Site, shape: Size, side: int) -> Blocks:
+    """Return the blocks that leave maps of `shape` at most `side` positions an axis, or all if it is 0; empty: no blocks."""
+    if not side or site.rule.kind == "linear" or max(shape[2:]) <= side:
+        return ()
+    return tuple(ceil(size / side) for size in shape[2:])
+
+
+def pooled_shape(shape: Size, blocks: Blocks) -> Size:
+    """Return the sizes of maps of `shape` that are averaged over blocks."""
+    if not blocks:
+        return shape
+    return Size((*shape[:2], *(ceil(size / block) for size, block in zip(shape[2:], blocks, strict=True))))
+
+
+def pooled(maps: Tensor, blocks: Blocks) -> Tensor:
+    """Return maps `(N, C, ...)` averaged over blocks; the last block of an axis may be smaller."""
+    return _AVERAGES[len(blocks)](maps.float(), blocks, ceil_mode=True) if blocks else maps
+
+
+def repeated(maps: Tensor, blocks: Blocks, shape: Size) -> Tensor:
+    """Return maps that were averaged over blocks as maps of `shape`: each number at all positions of its block."""
+    if not blocks:
+        return maps
+    maps = F.interpolate(maps, scale_factor=tuple(float(block) for block in blocks))
+    for axis, size in enumerate(shape[2:], 2):
+        maps = maps.narrow(axis, 0, size)
+    return maps
