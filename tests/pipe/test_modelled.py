@@ -4,8 +4,9 @@ import pytest
 
 from adagp.hw import Accelerator, Convolution, Elementwise, Linear, Workload, scheduled_run
 from adagp.hw import simulate as simulate_run
+from adagp.hw.links import Link
 from adagp.pipe import generate, parse_phases, simulate
-from adagp.pipe.modelled import Link, modelled_costs, output_words
+from adagp.pipe.modelled import modelled_costs, output_words
 from adagp.schedules import parse_schedule
 
 pytestmark = pytest.mark.medium

@@ -18,10 +18,11 @@ from adagp.core.options import Option, declared_options, option, switch
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator
+from adagp.hw.links import Link
 from adagp.hw.settings import SETTINGS
 from adagp.pipe import PIPELINES, Costs, Program, Timeline, constant_costs, generate, parse_phases, parse_program
 from adagp.pipe import simulate as dry_run
-from adagp.pipe.modelled import Link, modelled_costs
+from adagp.pipe.modelled import modelled_costs
 from adagp.program.figures.gantt import check_drawable, plot_gantt, text_gantt
 from adagp.program.workloads import dataset_info, model_workload, sample_shape
 

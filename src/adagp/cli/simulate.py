@@ -10,7 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli.options import NAMES, OUTPUT, SYSTEM_NAMES, Json, Picture, offer
-from adagp.cli.simulation_options import MODEL, RUN, BatchSize, FromRtl, PresetName, RunOptions, SampleOptions
+from adagp.cli.simulation_options import (
+    MODEL,
+    RUN,
+    BatchSize,
+    FromRtl,
+    ManyChipOptions,
+    PresetName,
+    RunOptions,
+    SampleOptions,
+)
 from adagp.core.files import check_output_file, publish
 from adagp.core.options import Option, option, switch
 from adagp.errors import OptionError
@@ -213,6 +222,7 @@ def simulate(
     preset: PresetName = None,
     from_rtl: FromRtl = None,
     overrides: Mapping[str, Any],
+    many: ManyChipOptions,
     per_layer: Annotated[bool, switch("--per-layer", "Print a row for each layer.", panel=OUTPUT)] = False,
     as_json: Json = False,
     layers_csv: Annotated[
@@ -237,6 +247,8 @@ def simulate(
     """Model cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
     accelerator = with_settings(with_rtl(with_preset(Accelerator(), preset), from_rtl), overrides)
     others = chosen_systems(design)
+    about_one = {"--per-layer": per_layer, "--csv": layers_csv is not None, "--export": export is not None}
+    many.check(about_one | {f"--design {design}": bool(others)})
     designs = () if others else parse_designs(design)
     if export is not None or out is not None:
         check_export(export, out)
@@ -245,6 +257,15 @@ def simulate(
     if others:
         folder = from_run or (Path(model) if model is not None and origin.replay is not None else None)
         simulate_systems(others, origin.workload(), run.batch, run.batches, folder, systems, as_json=as_json)
+        return
+    if many.chips is not None:
+        from adagp.cli.chips import chip_training, chosen_design, simulate_chips
+
+        workload = origin.workload()
+        training = chip_training(workload, accelerator, run, plan.method, chosen_design(design), many)
+        simulate_chips(training, run, many, plot=plot, as_json=as_json)
+        if save_workload is not None:
+            workload.save(save_workload)
         return
     simulation = run_simulation(origin.workload(), accelerator, run, designs)
     if save_workload is not None:

@@ -1,11 +1,13 @@
 """The options that `simulate`, `sweep` and `explore` share: which model and data are simulated, and which run of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from adagp.core.methods import DEFAULT_METHOD, find_source
-from adagp.core.options import option
+from adagp.core.options import declared_options, option, switch
 from adagp.errors import OptionError
 from adagp.hw import Run, scheduled_run
 from adagp.hw.runs import check_countable
@@ -83,6 +85,80 @@ class SampleOptions:
         return find_origin(
             model, from_run, self.dataset, shape, self.width, self.classes, method=method, trust=trust, target=target
         )
+
+
+CHIPS = "Many chips"
+_many = partial(option, panel=CHIPS, unset="none")
+
+
+@dataclass(frozen=True)
+class ManyChipOptions:
+    """Training on many chips; None means the default, which is given in words."""
+
+    chips: Annotated[int | None, _many("Number of chips that train together.", low=1, high=65_536)] = None
+    parallel: Annotated[
+        str | None,
+        _many(
+            "Split over the chips, for example data=8,tensor=2,pipeline=4; zero=1, 2 or 3 shards what copies hold in common.",
+            unset="data=CHIPS",
+        ),
+    ] = None
+    fabric: Annotated[
+        str | None, _many("What joins the chips: ring, torus, torus:ROWSxCOLUMNS or switch.", unset="switch")
+    ] = None
+    link_bandwidth: Annotated[
+        float | None,
+        _many("Gigabytes per second of a link, in each direction.", unset="10", low=1e-6, high=1e9, infinite=True),
+    ] = None
+    link_latency: Annotated[float | None, _many("Latency of a link in microseconds.", unset="5", low=0, high=1e9)] = (
+        None
+    )
+    collective: Annotated[
+        str | None,
+        _many("Algorithm of all-reduces: ring, tree or auto.", unset="ring", choices=("ring", "tree", "auto")),
+    ] = None
+    micro_batches: Annotated[
+        int | None, _many("Micro-batches of each copy's batch.", unset="stages of the pipeline", low=1, high=65_536)
+    ] = None
+    pipeline_schedule: Annotated[str | None, _many("Pipeline schedule, as for adagp pipeline.", unset="dapple")] = None
+    no_overlap: Annotated[
+        bool, switch("--no-overlap", "Exchange gradients after the backward pass, not during it.", panel=CHIPS)
+    ] = False
+    bucket: Annotated[
+        float | None, _many("Megabytes of gradients that are exchanged together.", unset="25", above=0, high=1e9)
+    ] = None
+    scaling: Annotated[
+        str | None,
+        _many(
+            "Also model fewer copies: strong (the same batch) or weak (the same share of it).",
+            choices=("strong", "weak"),
+        ),
+    ] = None
+
+    @property
+    def link_bandwidth_given(self) -> float:
+        """Gigabytes per second."""
+        return 10.0 if self.link_bandwidth is None else self.link_bandwidth
+
+    @property
+    def link_latency_given(self) -> float:
+        """Microseconds."""
+        return 5.0 if self.link_latency is None else self.link_latency
+
+    @property
+    def bucket_given(self) -> float:
+        """Megabytes."""
+        return 25.0 if self.bucket is None else self.bucket
+
+    def check(self, others: Mapping[str, bool]) -> None:
+        """Raise for options that need --chips if it is not given, and for `others` that are given but do not go with it."""
+        declared = declared_options(ManyChipOptions)
+        for name in declared if self.chips is None else ():
+            if getattr(self, name) not in (None, False):
+                raise OptionError(f"{declared[name].flag} is for many chips; give --chips, too.")
+        for flag, given in others.items() if self.chips is not None else ():
+            if given:
+                raise OptionError(f"{flag} does not go with --chips: it is about one chip.")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ DEFAULT_METHOD = "feedback"
 UNRECORDED_METHOD = "adagp"
 """The method of old run folders and checkpoints that record none: it was the default when they were written."""
 WEIGHT_GRADIENTS = ("none", "exact")
+EXCHANGES = ("none", "gradients")
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,13 @@ class AcceleratorWork:
     predictions       a function: the cost of predicting in a GP batch, and of learning in a BP batch
     variation         a function: how the work differs from batch to batch
     splits            part of a GP batch is trained by backprop, too: its `variation` has a `BatchSplit` for each batch
+    exchange          what chips that train on shares of a batch exchange for it: `none`, `gradients` (those of a GP batch are
+                      averaged), a function, or '' (not known)
 
     Functions are named as `package.module:function` and imported when they are first called. Those of `weight_gradient` and
     `predictions` take an `adagp.hw.SiteWork` and return a `Cost` without stalls, and `Predictions` (None: nothing to do). They
-    must be pure, because results are cached. `variation` takes the method's options and returns a `BatchVariation`.
+    must be pure, because results are cached. `variation` takes the method's options and returns a `BatchVariation`. `exchange`
+    takes an `adagp.hw.exchange.ExchangeWork` and returns a `SourceExchange`.
     """
 
     weight_gradient: str = "none"
@@ -57,8 +61,11 @@ class AcceleratorWork:
     output_error: bool = False
     variation: str = ""
     splits: bool = False
+    exchange: str = "gradients"
 
     def __post_init__(self) -> None:
+        if self.exchange and self.exchange not in EXCHANGES and ":" not in self.exchange:
+            raise unknown_name("exchange", self.exchange, (*EXCHANGES, "package.module:function"))
         if self.weight_gradient not in WEIGHT_GRADIENTS and ":" not in self.weight_gradient:
             raise unknown_name("weight gradient", self.weight_gradient, (*WEIGHT_GRADIENTS, "package.module:function"))
 
@@ -289,7 +296,7 @@ for _method in (
         "skip",
         "control: GP batches are not trained on",
         "adagp.sources.controls:SkipSource",
-        accelerator=AcceleratorWork(skips=True),
+        accelerator=AcceleratorWork(skips=True, exchange="none"),
         parallel=("data", "fsdp"),
         typed=Skip,
     ),
@@ -297,7 +304,7 @@ for _method in (
         "momentum",
         "control: zero gradients, the optimizer's momentum continues",
         "adagp.sources.controls:ZeroSource",
-        accelerator=AcceleratorWork(),
+        accelerator=AcceleratorWork(exchange="none"),
         parallel=("data", "fsdp"),
         typed=Momentum,
     ),
@@ -305,7 +312,7 @@ for _method in (
         "replay",
         "control: the last true gradient",
         "adagp.sources.controls:ReplaySource",
-        accelerator=AcceleratorWork(remembered=1),
+        accelerator=AcceleratorWork(remembered=1, exchange="none"),
         parallel=("data", "fsdp"),
         typed=Replay,
     ),
@@ -313,7 +320,7 @@ for _method in (
         "average",
         "control: the mean of the last true gradients",
         "adagp.sources.controls:AverageSource",
-        accelerator=AcceleratorWork(remembered=4),
+        accelerator=AcceleratorWork(remembered=4, exchange="none"),
         parallel=("data", "fsdp"),
         typed=Average,
     ),
@@ -321,7 +328,7 @@ for _method in (
         "noise",
         "control: random gradients with the true gradient's norm",
         "adagp.sources.controls:NoiseSource",
-        accelerator=AcceleratorWork(),
+        accelerator=AcceleratorWork(exchange="none"),
         parallel=("data", "fsdp"),
         typed=Noise,
     ),

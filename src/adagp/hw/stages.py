@@ -19,7 +19,16 @@ from adagp.core.plan import BACKPROP, BACKPROP_ALL, Plan, predicted_plan
 from adagp.core.plugins import import_reference
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.product import NOTHING, Cost, Operation, total
-from adagp.hw.workload import ArrayLayer, Attention, Elementwise, Moved, Workload, moved_words
+from adagp.hw.workload import (
+    ArrayLayer,
+    Attention,
+    Convolution,
+    Elementwise,
+    Linear,
+    Moved,
+    Workload,
+    moved_words,
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,8 @@ class SiteWork:
 
     The `layer` has no name, so that equal layers share their costs. `error_words` is the width of the network's output.
     `variant` is what the method's `variation` has for the batch, None for its defaults. With `learns` the batch has the site's
-    true gradient, and learning from it is costed; otherwise its gradient is predicted.
+    true gradient, and learning from it is costed; otherwise its gradient is predicted. Where the weight is one of `shards` of
+    the layer's, on as many chips, its gradient alone is needed: that of `held`.
     """
 
     layer: ArrayLayer
@@ -115,6 +125,21 @@ class SiteWork:
     error_words: int
     variant: Hashable = None
     learns: bool = False
+    shards: int = 1
+
+    @property
+    def held(self) -> ArrayLayer:
+        """The layer with the outputs whose weights are held here."""
+        return with_fewer_outputs(self.layer, self.shards)
+
+
+def with_fewer_outputs(layer: ArrayLayer, shards: int) -> ArrayLayer:
+    """Return a layer with one of `shards` parts of its outputs; one whose weights are not sharded by outputs as it is."""
+    if isinstance(layer, Linear) and layer.groups == 1:
+        return replace(layer, out_features=-(-layer.out_features // shards), shared_weights=0)
+    if isinstance(layer, Convolution) and layer.groups == 1 and not layer.transposed:
+        return replace(layer, out_channels=-(-layer.out_channels // shards), shared_weights=0)
+    return layer
 
 
 @lru_cache(maxsize=4096)
@@ -149,8 +174,8 @@ class Stage:
     """A layer of the array, the element-wise work after it, and the costs of their passes for one batch, without stalls.
 
     `update` is the optimizer's traffic while the weights are on chip; `read_back` brings weights and gradient there again after
-    a backward pass. `batch` samples, and the `error_words`
-    of one sample at the network's output, are what further sources need.
+    a backward pass. `batch` samples, and the `error_words` of one sample at the network's output, are what further sources
+    need. `shards`: the weights are updated on as many chips, each with its part.
     """
 
     layer: ArrayLayer
@@ -164,6 +189,7 @@ class Stage:
     predictions: Predictions | None = None
     batch: int = 1
     error_words: int = 0
+    shards: int = 1
 
     @property
     def is_site(self) -> bool:
@@ -248,6 +274,23 @@ def _stage(
         read_back=NOTHING.moving(weights + own_weights * accelerator.width("gradients"), 0),
         predictions=shared_predictor(layer, small_buffer) if own_weights else None,
     )
+
+
+def with_sharded_updates(chain: Sequence[Stage], accelerator: Accelerator, shards: int) -> tuple[Stage, ...]:
+    """Return the stages of one of `shards` chips, each of which updates and predicts a part of every weight (ZeRO)."""
+    small_buffer = replace(accelerator, buffer_kilobytes=1.0)
+
+    def sharded(stage: Stage) -> Stage:
+        held = with_fewer_outputs(replace(stage.layer, name=""), shards)
+        return replace(
+            stage,
+            update=_scaled(stage.update, 1, shards),
+            read_back=_scaled(stage.read_back, 1, shards),
+            predictions=None if stage.predictions is None else shared_predictor(held, small_buffer),
+            shards=shards,
+        )
+
+    return tuple(map(sharded, chain)) if shards > 1 else tuple(chain)
 
 
 def source_work(source: str) -> AcceleratorWork:
@@ -433,4 +476,5 @@ def _weight_gradient(stage: Stage, work: AcceleratorWork, accelerator: Accelerat
 
 
 def _site_work(stage: Stage, accelerator: Accelerator, variant: Hashable, learns: bool = False) -> SiteWork:
-    return SiteWork(replace(stage.layer, name=""), accelerator, stage.batch, stage.error_words, variant, learns)
+    layer = replace(stage.layer, name="")
+    return SiteWork(layer, accelerator, stage.batch, stage.error_words, variant, learns, stage.shards)

@@ -10,32 +10,16 @@ The bytes that cross a cut are those of the one output at the cut. Where several
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
 
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan, predicted_plan
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Elementwise, Stage, Workload, stages
+from adagp.hw.links import Link
 from adagp.hw.product import NOTHING, total
 from adagp.hw.simulate import run_baseline
-from adagp.hw.stages import OWN_PREDICTOR, SUPPLIED, duties, error_width, source_work
+from adagp.hw.stages import OWN_PREDICTOR, SUPPLIED, duties, error_width, source_work, with_sharded_updates
 from adagp.pipe.partition import partition
 from adagp.pipe.timeline import Costs, StageCosts
-
-
-@dataclass(frozen=True)
-class Link:
-    """What joins two devices: bytes per second, and seconds before the first of them arrives."""
-
-    bandwidth: float = inf
-    latency: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.bandwidth > 0:
-            raise OptionError(
-                f"a link of {self.bandwidth / 1e9:g} gigabytes per second carries nothing; give more than 0."
-            )
-        if not (self.latency >= 0 and isfinite(self.latency)):
-            raise OptionError(f"a link's latency is {self.latency * 1e6:g} microseconds; it must be 0 or more.")
 
 
 def modelled_costs(
@@ -49,12 +33,13 @@ def modelled_costs(
     source: str = OWN_PREDICTOR,
     micro_batches: int = 1,
     variant: Hashable = None,
+    shards: int = 1,
 ) -> Costs:
     """Return costs in cycles for micro-batches of `samples`, the model cut so that forward and backward are balanced.
 
     `design` is how the predictor shares the hardware; with `baseline` there is none. GP batches take their gradients from
     `source`; `micro_batches` make a batch, which matters to sources whose work grows with the samples. `variant` is what
-    the source's cost functions get for a batch.
+    the source's cost functions get for a batch. Each of `shards` copies of a stage updates its part of the weights.
     """
     if source_work(source).splits:
         raise OptionError(f"source '{source}' splits batches: what it costs in a pipeline of devices is not modelled.")
@@ -62,10 +47,10 @@ def modelled_costs(
     layers = stages(workload, accelerator, samples)
     shared = source_work(source).predictor
     whole = layers if shared else stages(workload, accelerator, samples * micro_batches)
+    whole = with_sharded_updates(whole, accelerator, shards)
     work = _StageWork(accelerator, samples, design, source, samples * micro_batches * error_width(workload), variant)
-    passes = [_passes(layer, accelerator) for layer in layers]
     outputs = output_words(workload)
-    cuts = partition([forward + backward for forward, backward in passes], devices)
+    cuts = balanced_cuts(layers, accelerator, devices)
     return Costs(
         tuple(
             _stage([layers[index] for index in cut], [whole[index] for index in cut], outputs[cut[-1]], work)
@@ -74,6 +59,11 @@ def modelled_costs(
         bandwidth=link.bandwidth / accelerator.clock_hz,
         latency=link.latency * accelerator.clock_hz,
     )
+
+
+def balanced_cuts(layers: Sequence[Stage], accelerator: Accelerator, parts: int) -> list[range]:
+    """Return the layers of each of `parts` stages: the largest forward and backward is as short as can be."""
+    return partition([sum(passes(layer, accelerator)) for layer in layers], parts)
 
 
 @dataclass(frozen=True)
@@ -91,7 +81,7 @@ class _StageWork:
 def _stage(layers: Sequence[Stage], whole: Sequence[Stage], outputs: int, work: _StageWork) -> StageCosts:
     """Return a stage's costs: `layers` have a micro-batch, `whole` what an update is made of."""
     accelerator, samples = work.accelerator, work.samples
-    forward, backward = map(sum, zip(*(_passes(layer, accelerator) for layer in layers), strict=True))
+    forward, backward = map(sum, zip(*(passes(layer, accelerator) for layer in layers), strict=True))
     input_gradient, weight_gradient = map(sum, zip(*(_parts(layer, accelerator) for layer in layers), strict=True))
     sites = [layer.layer for layer in layers if layer.is_site]
     word, gradient = (accelerator.width(what) / 8 for what in ("activations", "gradients"))
@@ -121,7 +111,7 @@ def output_words(workload: Workload) -> list[int]:
     return words
 
 
-def _passes(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
+def passes(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
     """Return the cycles of a layer's forward and backward of a micro-batch, which updates nothing."""
     (duty,) = duties(_without_update([stage]), BACKPROP_ALL, accelerator, False)
     return duty.forward.cycles, duty.backward.cycles

@@ -38,7 +38,7 @@ class PredictedLabels(SharedPredictorOptions, method="predicted_labels"):
     label_classes: Annotated[int | None, LABEL_CLASSES] = None
 
 
-_SHARED_PREDICTOR = AcceleratorWork(predictor=True)
+_SHARED_PREDICTOR = AcceleratorWork(predictor=True, exchange="adagp.papers.adagp.hardware:summaries_exchange")
 
 add_method(
     Method(

@@ -19,9 +19,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from adagp.hw.accelerator import Accelerator
+from adagp.hw.exchange import ExchangeWork, Layout, SourceExchange
 from adagp.hw.product import NOTHING, Cost
 from adagp.hw.simulate import BASELINE, DESIGNS, Design, StepCosts, run_in_sequence
 from adagp.hw.stages import Duty, Predictions
+
+
+def summaries_exchange(work: ExchangeWork) -> SourceExchange:
+    """Return what copies of the model exchange: a sample count and the pooled outputs of each site, in batches of either kind.
+
+    The predictor learns from the gradients held here: where others hold the rest, the gradients of its weights are added up.
+    """
+    shape = work.accelerator.predictor
+    summaries = sum(site.samples for site in work.sites) * shape.grid**2
+    copies = (summaries,) if work.layout is Layout.STAGES else (len(work.sites) + summaries,)
+    if not work.learns or work.layout is Layout.COPIES:
+        return SourceExchange(copies)
+    return SourceExchange(copies, everyone=(shape.parameters(work.widest_row),))
 
 
 def run_efficient(duties: Sequence[Duty], accelerator: Accelerator) -> StepCosts:

@@ -34,7 +34,7 @@ add_method(
         "adagp.sources.controls:ZeroSource",
         typed=Zero,
         schedule="approx:2",
-        accelerator=AcceleratorWork(),
+        accelerator=AcceleratorWork(exchange="none"),
         parallel=("data", "fsdp", "pipeline"),
     )
 )
@@ -45,7 +45,7 @@ add_method(
         "adagp.papers.approximation.random_gradient:RandomSource",
         typed=Random,
         schedule="approx:2",
-        accelerator=AcceleratorWork(),
+        accelerator=AcceleratorWork(exchange="none"),
         parallel=("data", "fsdp"),
     )
 )

@@ -43,6 +43,7 @@ _WORK = AcceleratorWork(
     predictions="adagp.papers.feedback.hardware:feedback_regression",
     output_error=True,
     variation="adagp.papers.feedback.hardware:feedback_turns",
+    exchange="adagp.papers.feedback.hardware:feedback_exchange",
 )
 
 add_method(

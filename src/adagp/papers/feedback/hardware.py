@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import lcm
 from typing import Any, cast
 
 from adagp.hw.accelerator import Accelerator
+from adagp.hw.exchange import DOUBLE, ExchangeWork, Layout, SourceExchange
 from adagp.hw.product import NOTHING, Cost, Operation, Product
 from adagp.hw.stages import Predictions, SiteWork, on_predictor_array
 from adagp.hw.workload import ArrayLayer, Convolution, Linear
@@ -107,14 +108,16 @@ def feedback_gradient(site: SiteWork) -> Cost:
             accelerator.trained_with(layer.product(site.batch), Operation.WEIGHT_GRADIENT),
         )
     samples = sizes.features + 1 + work.subtracts
-    few = layer.product(samples) if isinstance(layer, Convolution) else Product(samples, sizes.inputs, sizes.outputs)
+    held = site.held  # mixed inputs give the gradient of the weights held here, whichever these are
+    outputs = feedback_sizes(held, site.batch, site.error_words, work).outputs
+    few = held.product(samples) if isinstance(held, Convolution) else Product(samples, sizes.inputs, outputs)
     cost = accelerator.tiled_cost(
         common, _mixing(accelerator, sizes), accelerator.trained_with(few, Operation.WEIGHT_GRADIENT)
     )
     if not work.subtracts:
         return cost
     usual = accelerator.trained_with(Product(sizes.features, sizes.features, sizes.inputs), Operation.FORWARD)
-    truth = layer.weights * accelerator.width("gradients")
+    truth = held.weights * accelerator.width("gradients")
     return cost + accelerator.tiled_cost(common, usual).moving(_mean_bits(accelerator, sizes) + truth, 0)
 
 
@@ -160,3 +163,38 @@ def _feedback_moments(accelerator: Accelerator, sizes: FeedbackSizes) -> Cost:
     # The running moments are read before the batch's are added to them.
     stored = 2 * features * (sizes.outputs + features) * accelerator.width("sums")
     return accelerator.tiled_cost(*products).moving(stored, 0)
+
+
+def feedback_exchange(work: ExchangeWork) -> SourceExchange:
+    """Return what copies of the model exchange (`papers/feedback/data_parallel.py`).
+
+    How often each site was called, and the means of the features, are in double precision. Then follow in a GP batch the mixed
+    inputs of each site or its weight gradients, whichever are fewer; in a BP batch the patterns of outputs and the mixed
+    inputs. The copies of a pipeline's stage add up their weight gradients, and what they learn from.
+    """
+    turn = FULL_FEEDBACK if work.variant is None else cast(FeedbackWork, work.variant)
+    sizes = [feedback_sizes(site, 1, work.error_words, turn) for site in work.sites]
+    features = sizes[0].features if sizes else 0
+    learned = sum((features + 1) * (turn.fits * size.outputs + turn.corrects * size.inputs) for size in sizes)
+    if work.layout is Layout.STAGES:
+        words = learned if work.learns else sum(site.weights for site in work.sites)
+        return SourceExchange((words,), error_features=features)
+    counts = DOUBLE * (4 * len(sizes) + 1)
+    calls = len(sizes) * (turn.fits + turn.corrects if work.learns else 1)
+    if not calls:
+        return SourceExchange((counts,), error_features=features)
+    if work.learns:
+        row_kinds = len(
+            {size.rows for size in sizes}
+        )  # sites with the same rows share the second moments of the features
+        sums = learned + row_kinds * features**2
+    else:
+        sums = sum(map(partial(_fewest_numbers, turn), work.sites, sizes))
+    return SourceExchange((counts, DOUBLE * calls * (features + 1), sums), error_features=features)
+
+
+def _fewest_numbers(turn: FeedbackWork, site: ArrayLayer, sizes: FeedbackSizes) -> int:
+    """Return the numbers of a site's mixed inputs, or of its weight gradient."""
+    if (sizes.features + 2) * sizes.inputs < site.weights:
+        return (sizes.features + 1 + turn.subtracts) * sizes.inputs
+    return site.weights

@@ -35,6 +35,7 @@ add_method(
         accelerator=AcceleratorWork(
             predictions="adagp.papers.remap.hardware:remapped_gradient",
             variation="adagp.papers.remap.hardware:output_size",
+            exchange="",
         ),
         parallel=("data",),
         plateau=(0.5, 3),

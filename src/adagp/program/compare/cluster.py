@@ -1,8 +1,7 @@
 """The modelled cost of runs on data-parallel accelerators, each with an equal share of every batch.
 
-A batch takes the cycles of the share on one accelerator, and the all-reduces of what the method exchanges (`exchange.py`).
-A ring of D devices all-reduces n bytes in 2 (D - 1) messages of n / D bytes, one after the other, so in
-2 (D - 1) (latency + n / (D link)).
+A batch takes the cycles of the share on one accelerator, and the all-reduces of what the method exchanges, which is counted
+(`exchange.py`). Their time is that of rings on a switch (`adagp.pipe.chips`).
 With `overlap`, gradients travel during the backward pass, and only what is left at its end costs time: the best case, which
 favours backprop. What sources exchange has to wait for the passes, and the next batch for it.
 
@@ -18,8 +17,10 @@ from typing import Any
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Workload
+from adagp.hw.links import Link
 from adagp.hw.runs import workload_layout
 from adagp.hw.stages import SUPPLIED
+from adagp.pipe.chips import ALL_REDUCE, Fabric, Parallelism, Topology
 from adagp.pipe.modelled import modelled_costs
 from adagp.program.compare.methods import planned_batches
 from adagp.program.compare.modelled_cost import (
@@ -50,8 +51,8 @@ class ClusterPlatform:
 
     def all_reduce_seconds(self, rounds: float, amount: float) -> float:
         """Return the seconds of `rounds` ring all-reduces of `amount` bytes in all."""
-        messages = 2 * (self.devices - 1)
-        return messages * (rounds * self.latency * 1e-6 + amount / self.devices / (self.link * 1e9))
+        fabric = Fabric(Topology("switch", self.devices), Link(self.link * 1e9, self.latency * 1e-6))
+        return fabric.seconds(ALL_REDUCE, Parallelism(data=self.devices).data_groups, amount, rounds)
 
 
 def parse_cluster(text: str) -> ClusterPlatform:
@@ -159,8 +160,8 @@ class ClusterCost:
                 waiting = self._seconds(exchange.predicted) * clock
             else:
                 gradients = self.platform.all_reduce_seconds(1, exchange.gradients) * clock
-                hidden = min(gradients, self._backward_cycles(local)) if overlap else 0.0
-                waiting = gradients - hidden + self._seconds(exchange.backprop) * clock
+                backward = self._backward_cycles(local) if overlap else 0.0
+                waiting = max(0.0, gradients - backward) + self._seconds(exchange.backprop) * clock
             costs.append(replace(kind, cost=kind.cost + waiting))
         return costs
 

@@ -1,0 +1,116 @@
+"""Collective operations as rounds of messages, and their time on a fabric, with the links that messages share.
+
+    ring    each chip sends one of p parts to the next in every round: p - 1 rounds to scatter the sums, as many to gather
+            them. All-reduce: 2 (p - 1) (latency + n / (p B))
+    tree    all-reduce sums whole tensors up a binomial tree and sends the sum down: 2 ceil(log2 p) (latency + n / B). Gathering
+            alone doubles what a chip has in every round, scattering halves it: ceil(log2 p) latency + (p - 1) / p n / B
+    auto    the quicker of the two
+
+Rounds wait for each other, as the data of one are those of the next. The formulas hold where no messages share a link; on a
+given fabric each round takes as long as its longest route and its busiest link.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from adagp.errors import unknown_name
+from adagp.hw.links import Link
+from adagp.pipe.chips.fabric import Pair, Topology
+
+ALGORITHMS = ("ring", "tree", "auto")
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = "all-reduce", "all-gather", "reduce-scatter"
+Groups = tuple[tuple[int, ...], ...]
+"""Chips by group; all groups do the same at the same time."""
+
+
+@dataclass(frozen=True)
+class CommunicationRound:
+    """Messages sent at once between places of a group, `repeats` times: each is `share` of the tensor."""
+
+    pairs: tuple[Pair, ...]
+    share: float
+    repeats: int = 1
+
+
+def rounds(operation: str, algorithm: str, size: int) -> list[CommunicationRound]:
+    """Return the rounds of an operation in a group of `size` chips."""
+    if size == 1:
+        return []
+    if algorithm == "ring":
+        ring = tuple((place, (place + 1) % size) for place in range(size))
+        return [CommunicationRound(ring, 1 / size, (size - 1) * (2 if operation == ALL_REDUCE else 1))]
+    if operation == ALL_REDUCE:
+        up = list(_binomial(size))
+        down = [tuple((receiver, sender) for sender, receiver in pairs) for pairs in reversed(up)]
+        return [CommunicationRound(pairs, 1.0) for pairs in (*up, *down)]
+    doubling = [
+        CommunicationRound(
+            tuple((place, (place - distance) % size) for place in range(size)), min(distance, size - distance) / size
+        )
+        for distance in _distances(size)
+    ]
+    return doubling if operation == ALL_GATHER else doubling[::-1]
+
+
+def _distances(size: int) -> Iterator[int]:
+    distance = 1
+    while distance < size:
+        yield distance
+        distance *= 2
+
+
+def _binomial(size: int) -> Iterator[tuple[Pair, ...]]:
+    """Yield the messages of each round of a sum at place 0."""
+    for distance in _distances(size):
+        yield tuple((place + distance, place) for place in range(0, size - distance, 2 * distance))
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """The time of an operation: `latencies` times a link's latency, and `volumes` times the tensor over its bandwidth."""
+
+    latencies: float = 0.0
+    volumes: float = 0.0
+
+    def seconds(self, link: Link, amount: float) -> float:
+        """Return the time for a tensor of `amount` bytes."""
+        return self.latencies * link.latency + self.volumes * amount / link.bandwidth
+
+
+@lru_cache(maxsize=1024)
+def coefficients(topology: Topology, groups: Groups, operation: str, algorithm: str) -> Coefficients:
+    """Return the coefficients of an operation by `ring` or `tree` in all `groups` at once, which have one size."""
+    latencies = volumes = 0.0
+    for step in rounds(operation, algorithm, len(groups[0])):
+        traffic = topology.traffic(tuple((group[i], group[j]) for group in groups for i, j in step.pairs))
+        latencies += step.repeats * traffic.hops
+        volumes += step.repeats * traffic.sharing * step.share
+    return Coefficients(latencies, volumes)
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Chips that are joined by equal links, and the algorithm of their collective operations."""
+
+    topology: Topology
+    link: Link = field(default_factory=Link)
+    algorithm: str = "ring"
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in ALGORITHMS:
+            raise unknown_name("collective algorithm", self.algorithm, list(ALGORITHMS))
+
+    def seconds(self, operation: str, groups: Groups, amount: float, count: float = 1) -> float:
+        """Return the time of `count` operations, one after the other, of `amount` bytes in all; groups work at once."""
+        if len(groups[0]) == 1 or not count:
+            return 0.0
+        algorithms = ("ring", "tree") if self.algorithm == "auto" else (self.algorithm,)
+        each = amount / count
+        return count * min(
+            coefficients(self.topology, groups, operation, name).seconds(self.link, each) for name in algorithms
+        )
+
+    def all_reduce(self, groups: Groups, amounts: Sequence[float]) -> float:
+        """Return the time of all-reduces of these bytes, one after the other."""
+        return sum(self.seconds(ALL_REDUCE, groups, amount) for amount in amounts)
