@@ -47,6 +47,7 @@ LONG = (
     "docs/guides/add-a-paper.md",
     "docs/guides/choose.md",
     "docs/guides/accelerator.md",
+    "docs/guides/many-chips.md",
     "docs/methods/feedback.md",
 )
 """Documents whose commands take five seconds or more; those of the README take as long, but are what people try first."""

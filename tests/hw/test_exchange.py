@@ -7,7 +7,7 @@ import pytest
 from adagp.core.methods import AcceleratorWork, find_source
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Convolution, Linear
-from adagp.hw.exchange import ExchangeWork, Layout, SourceExchange, source_exchange
+from adagp.hw.exchange import ExchangeWork, ModelLayout, SourceExchange, source_exchange
 
 CONVOLUTION = Convolution("", 8, 16, (3, 3), (4, 4), (4, 4))
 CLASSIFIER = Linear("", 1, 256, 10)
@@ -20,8 +20,10 @@ def test_predictors_exchange_summaries_and_gradients_of_their_own_where_weights_
     learning = replace(WORK, learns=True)
     assert source_exchange("predicted", learning) == SourceExchange((2 + summaries,))
     own = Accelerator().predictor.parameters(256)
-    assert source_exchange("predicted", replace(learning, layout=Layout.SHARDS)).everyone == (own,)
-    assert source_exchange("predicted", replace(learning, layout=Layout.STAGES)) == SourceExchange((summaries,), (own,))
+    assert source_exchange("predicted", replace(learning, layout=ModelLayout.SHARDS)).everyone == (own,)
+    assert source_exchange("predicted", replace(learning, layout=ModelLayout.STAGES)) == SourceExchange(
+        (summaries,), (own,)
+    )
 
 
 def test_vgg13s_predictor_has_the_gradients_that_were_measured() -> None:
@@ -41,7 +43,7 @@ def test_feedback_exchanges_the_fewest_numbers() -> None:
     learning = source_exchange("feedback", replace(WORK, learns=True))
     patterns = 11 * (256 + 128 + 10 + 256)
     assert learning == SourceExchange((counts, 2 * means, patterns + 100), error_features=10)
-    stages = replace(WORK, layout=Layout.STAGES)
+    stages = replace(WORK, layout=ModelLayout.STAGES)
     assert source_exchange("feedback", stages) == SourceExchange((sums,), error_features=10)
     assert source_exchange("feedback", replace(stages, learns=True)).copies == (patterns,)
 

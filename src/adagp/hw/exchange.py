@@ -18,7 +18,7 @@ DOUBLE = 2
 """Words of a number in double precision."""
 
 
-class Layout(Enum):
+class ModelLayout(Enum):
     """How the model lies on the chips that exchange: whole copies, shards of every weight, or copies of a pipeline's stage."""
 
     COPIES = "copies"
@@ -39,7 +39,7 @@ class ExchangeWork:
     error_words: int
     widest_row: int
     learns: bool
-    layout: Layout = Layout.COPIES
+    layout: ModelLayout = ModelLayout.COPIES
     variant: Hashable = None
     accelerator: Accelerator = field(default_factory=Accelerator)
 

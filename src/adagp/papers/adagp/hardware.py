@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.exchange import ExchangeWork, Layout, SourceExchange
+from adagp.hw.exchange import ExchangeWork, ModelLayout, SourceExchange
 from adagp.hw.product import NOTHING, Cost
 from adagp.hw.simulate import BASELINE, DESIGNS, Design, StepCosts, run_in_sequence
 from adagp.hw.stages import Duty, Predictions
@@ -32,8 +32,8 @@ def summaries_exchange(work: ExchangeWork) -> SourceExchange:
     """
     shape = work.accelerator.predictor
     summaries = sum(site.samples for site in work.sites) * shape.grid**2
-    copies = (summaries,) if work.layout is Layout.STAGES else (len(work.sites) + summaries,)
-    if not work.learns or work.layout is Layout.COPIES:
+    copies = (summaries,) if work.layout is ModelLayout.STAGES else (len(work.sites) + summaries,)
+    if not work.learns or work.layout is ModelLayout.COPIES:
         return SourceExchange(copies)
     return SourceExchange(copies, everyone=(shape.parameters(work.widest_row),))
 

@@ -7,7 +7,7 @@ from math import lcm
 from typing import Any, cast
 
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.exchange import DOUBLE, ExchangeWork, Layout, SourceExchange
+from adagp.hw.exchange import DOUBLE, ExchangeWork, ModelLayout, SourceExchange
 from adagp.hw.product import NOTHING, Cost, Operation, Product
 from adagp.hw.stages import Predictions, SiteWork, on_predictor_array
 from adagp.hw.workload import ArrayLayer, Convolution, Linear
@@ -176,7 +176,7 @@ def feedback_exchange(work: ExchangeWork) -> SourceExchange:
     sizes = [feedback_sizes(site, 1, work.error_words, turn) for site in work.sites]
     features = sizes[0].features if sizes else 0
     learned = sum((features + 1) * (turn.fits * size.outputs + turn.corrects * size.inputs) for size in sizes)
-    if work.layout is Layout.STAGES:
+    if work.layout is ModelLayout.STAGES:
         words = learned if work.learns else sum(site.weights for site in work.sites)
         return SourceExchange((words,), error_features=features)
     counts = DOUBLE * (4 * len(sizes) + 1)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Linear, Stage, Workload, stages
-from adagp.hw.exchange import ExchangeWork, Layout, SourceExchange, source_exchange
+from adagp.hw.exchange import ExchangeWork, ModelLayout, SourceExchange, source_exchange
 from adagp.hw.stages import SUPPLIED, error_width, source_work
 from adagp.pipe.actions import Program, with_broadcast
 from adagp.pipe.chips.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Fabric
@@ -321,7 +321,7 @@ class ManyChips:
             return SourceExchange()
         parallel = self.parallel
         sharded = parallel.tensor > 1 or parallel.zero > 0
-        layout = Layout.STAGES if parallel.pipeline > 1 else Layout.SHARDS if sharded else Layout.COPIES
+        layout = ModelLayout.STAGES if parallel.pipeline > 1 else ModelLayout.SHARDS if sharded else ModelLayout.COPIES
         sites = tuple(replace(layer.layer, name="") for layer in part.layers if layer.is_site)
         trained = [layer for layer in self.split.workload.array_layers if layer.trainable]
         widest = max((layer.weights // layer.samples for layer in trained), default=0)
