@@ -126,5 +126,5 @@ if __name__ == "__main__":
     )
     table(columns, term_rows(1024, 64, slow))
     print(f"\nGP batch of feedback over backprop, batch 1,024 on 64 chips, {slow}")
-    columns = ("model", "chip", "as it is", "zero=1", "features=16", "stored correction")
-    table(columns, cheaper_rows(1024, 64, slow))
+    changes = ("model", "chip", "as it is", "zero=1", "features=16", "stored correction")
+    table(changes, cheaper_rows(1024, 64, slow))

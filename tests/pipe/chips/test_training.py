@@ -1,6 +1,7 @@
 """A step on many chips: one chip is the accelerator, a pipeline that of `adagp.pipe`, and every term by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.pipe.chips.transformers import gpt2, llama
@@ -22,10 +23,10 @@ LINK = Link(1e9, 2e-6)
 ADAGP, FEEDBACK = "predicted", "feedback"
 
 
-def training(text: str = "data=1", chips: int = 1, batch: int = 64, link: Link = LINK, **more: object) -> ChipTraining:
+def training(text: str = "data=1", chips: int = 1, batch: int = 64, link: Link = LINK, **more: Any) -> ChipTraining:
     workload = more.pop("workload", NET)
     fabric = Fabric(parse_fabric("switch", chips), link)
-    return ChipTraining(workload, Accelerator(), parse_parallelism(text, chips), fabric, batch, **more)  # type: ignore[arg-type]
+    return ChipTraining(workload, Accelerator(), parse_parallelism(text, chips), fabric, batch, **more)
 
 
 @pytest.mark.parametrize("design", ["efficient", "max"])
@@ -126,7 +127,7 @@ def test_tensor_parallel_by_hand(workload: Workload) -> None:
 
 
 def test_all_three_together() -> None:
-    options = {"workload": gpt2(layers=4), "batch": 32, "micro_batches": 4, "source": FEEDBACK}
+    options: dict[str, Any] = {"workload": gpt2(layers=4), "batch": 32, "micro_batches": 4, "source": FEEDBACK}
     chips = ManyChips(training("data=2,tensor=2,pipeline=2", 8, **options))
     for batch in (chips.backprop, chips.learning, chips.predicted):
         assert sum(batch.terms.values()) == pytest.approx(batch.seconds)

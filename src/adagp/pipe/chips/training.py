@@ -140,8 +140,8 @@ class ManyChips:
 
     def _part(self, layers: Sequence[Stage], split: TensorSplit, cut: range) -> _StagePart:
         chosen = tuple(layers[index] for index in cut)
-        words = (tuple(words[index] for index in cut) for words in (split.forward, split.backward))
-        return _StagePart(chosen, *words, tuple(passes(layer, self.accelerator) for layer in chosen))
+        forward, backward = (tuple(words[index] for index in cut) for words in (split.forward, split.backward))
+        return _StagePart(chosen, forward, backward, tuple(passes(layer, self.accelerator) for layer in chosen))
 
     # Batches.
 
