@@ -32,10 +32,10 @@ def test_vgg13s_predictor_has_the_gradients_that_were_measured() -> None:
 
 
 def test_feedback_exchanges_the_fewest_numbers() -> None:
-    """Ten features: mixed inputs of 12 rows for a wide site, weight gradients for a site with few weights."""
+    """Ten features: mixed inputs of 11 rows for a wide site, weight gradients for a site with few weights."""
     counts, means = 2 * (4 * 2 + 1), 2 * 2 * 11
-    few_inputs, few_weights = 12 * 128, 2560
-    assert CONVOLUTION.weights < 12 * 128
+    few_inputs, few_weights = 11 * 128, 2560
+    assert CONVOLUTION.weights < few_inputs
     sums = CONVOLUTION.weights + few_weights
     assert source_exchange("feedback", WORK) == SourceExchange((counts, means, sums), error_features=10)
     wide = replace(WORK, sites=(replace(CONVOLUTION, out_channels=64),))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import lcm
 from typing import Any, cast
 
@@ -189,12 +189,7 @@ def feedback_exchange(work: ExchangeWork) -> SourceExchange:
         )  # sites with the same rows share the second moments of the features
         sums = learned + row_kinds * features**2
     else:
-        sums = sum(map(partial(_fewest_numbers, turn), work.sites, sizes))
+        sums = sum(
+            min((features + 1) * size.inputs, site.weights) for site, size in zip(work.sites, sizes, strict=True)
+        )
     return SourceExchange((counts, DOUBLE * calls * (features + 1), sums), error_features=features)
-
-
-def _fewest_numbers(turn: FeedbackWork, site: ArrayLayer, sizes: FeedbackSizes) -> int:
-    """Return the numbers of a site's mixed inputs, or of its weight gradient."""
-    if (sizes.features + 2) * sizes.inputs < site.weights:
-        return (sizes.features + 1 + turn.subtracts) * sizes.inputs
-    return site.weights
