@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from torch import nn
 import adagp
 from adagp.core.plan import Phase
 from adagp.errors import OptionError, RunError
+from adagp.program import loggers
 from adagp.program.loggers import LOGGERS, TrainerLog, build_loggers, require_loggers
 from adagp.program.run import TrainConfig
 from adagp.program.train.loop import BatchStatus
@@ -233,8 +235,74 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(name: str, tmp_path: Path)
 def test_a_damaged_file_of_mlflow_is_named(tmp_path: Path) -> None:
     build_loggers(["mlflow"], tmp_path)[0].on_end()
     (damaged,) = (path for path in (tmp_path / "mlflow").glob("*/meta.yaml") if path.parent.name != "0")
-    for text in ("- [", "{}", "a: *b", "artifact_location: 3"):
+    for text in ("- [", "{}", "a: b: c", "artifact_location: 3"):
         damaged.write_text(text)
         with pytest.raises(RunError) as raised:
             build_loggers(["mlflow"], tmp_path, 5)
         assert str(raised.value).startswith(f"--log mlflow cannot write to '{tmp_path}': ")
+
+
+def rejected(name: str, folder: Path) -> str:
+    """Return why a logger cannot continue in a run folder."""
+    with pytest.raises(RunError) as raised:
+        build_loggers([name], folder, 5)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_the_note_of_a_log_is_read_within_limits(name: str, tmp_path: Path) -> None:
+    note = tmp_path / name / "adagp.json"
+    note.parent.mkdir()
+    for text, fault in (
+        ("[", "it is not JSON (Expecting value: line 1 column 2 (char 1))."),
+        ('{"id": "../../x", "step": 3}', "'id' is \"../../x\"; it must be the name of a run."),
+        ('{"id": "x", "step": -1}', "'step' is -1; it must be a whole number from 0 on."),
+        (" " * 1001, "it has more than 1,000 bytes."),
+    ):
+        note.write_text(text)
+        assert rejected(name, tmp_path) == f"cannot read '{note}': {fault}"
+    note.unlink()
+    os.mkfifo(note)
+    assert rejected(name, tmp_path) in (
+        f"cannot read '{note}': it is not a regular file.",
+        f"cannot use the folder '{note.parent}': '{note}' is not a regular file.",
+    )
+
+
+def test_what_would_keep_mlflow_busy_is_rejected_before_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    description, store = tmp_path / "mlflow" / "1" / "meta.yaml", tmp_path / "mlflow"
+    description.parent.mkdir(parents=True)
+    description.write_text("name: x\n" * 3000)
+    assert rejected("mlflow", tmp_path) == f"cannot read '{description}': it has more than 16,384 bytes."
+    description.write_text("a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]\n")
+    assert rejected("mlflow", tmp_path) == (
+        f"cannot read '{description}': it holds YAML anchors or aliases, which MLflow does not write."
+    )
+    description.unlink()
+    os.mkfifo(description)
+    assert rejected("mlflow", tmp_path) == f"cannot use the folder '{store}': '{description}' is not a regular file."
+    description.unlink()
+    monkeypatch.setattr(loggers, "MOST_ENTRIES", 3)
+    for number in range(3):
+        (description.parent / f"{number}").touch()
+    assert rejected("mlflow", tmp_path) == f"cannot use the folder '{store}': it holds more than 3 files and folders."
+
+
+def test_a_resumed_run_reads_no_metrics_of_mlflow(tmp_path: Path) -> None:
+    """However long they are: the note says how far the log is written."""
+    (log,) = build_loggers(["mlflow"], tmp_path)
+    log.on_batch(10, {"running/loss": 1.0})
+    log.on_end()
+    (metrics,) = (tmp_path / "mlflow").glob("*/*/metrics")
+    for file in metrics.rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"\xff" * 100)
+    (log,) = build_loggers(["mlflow"], tmp_path, 10)
+    log.on_batch(10, {"running/loss": 2.0})  # it is there already
+    log.on_batch(20, {"running/loss": 3.0})
+    log.on_end()
+    (file,) = metrics.rglob("loss")
+    assert file.read_bytes().startswith(b"\xff" * 100)
+    assert [line.split()[1:] for line in file.read_bytes()[100:].decode().splitlines()] == [["3.0", "20"]]

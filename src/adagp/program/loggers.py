@@ -22,6 +22,8 @@ from adagp.core.folders import check_folder
 from adagp.core.plugins import faults_as, import_reference
 from adagp.core.registry import Registry
 from adagp.errors import OptionError, RunError
+from adagp.program.run import documents
+from adagp.program.run.documents import COUNT, Plain, read_document, record_of
 
 EVERY = 10
 """Batches between two rows of the running epoch."""
@@ -131,7 +133,31 @@ class TensorBoard(Logger):
 
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What W&B takes for the identity of a run; it becomes part of a file's name."""
+"""What W&B and MLflow take for the identity of a run; it becomes part of a file's name."""
+_NOTE = record_of(
+    {"id": Plain("the name of a run", lambda name: isinstance(name, str) and bool(NAME.fullmatch(name))), "step": COUNT}
+)
+
+
+class RunNote:
+    """A file of adagp's own in the folder of a logger: the identity of the log's run, and the last step that was written.
+
+    With it a resumed run continues its log without reading what the log holds.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "adagp.json"
+
+    def read(self, done: int) -> tuple[str | None, int]:
+        """Return the identity and the last step of the run that is continued; None and 0 for a new one."""
+        if not done or not self._path.exists():
+            return None, 0
+        content = read_document(self._path, _NOTE, most=1000)
+        return content["id"], content["step"]
+
+    def write(self, identity: str, step: int) -> None:
+        """Note how far the run is written."""
+        write_atomically(self._path, json.dumps({"id": identity, "step": step}).encode())
 
 
 class WandbRun(Logger):
@@ -146,37 +172,23 @@ class WandbRun(Logger):
         import wandb
 
         # W&B itself links files of each part of a run to its cache; every part is a new folder, nothing goes through them
-        self._note = check_folder(folder / "wandb", create=True, deep=False) / "adagp.json"
-        before = _read(self._note) if done and self._note.is_file() else {}
+        self._note = RunNote(check_folder(folder / "wandb", create=True, deep=False))
+        identity, self._last = self._note.read(done)
         settings: Any = wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True)
         self._run: Any = wandb.init(
-            project="adagp", name=folder.name, id=before.get("id"), mode="offline", dir=str(folder), settings=settings
+            project="adagp", name=folder.name, id=identity, mode="offline", dir=str(folder), settings=settings
         )
-        self._last = before.get("step", 0)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write numbers by name, and note how far the run is written."""
         if step <= self._last:
             return
         self._run.log({"batch": step, **values}, step=step)
-        write_atomically(self._note, json.dumps({"id": self._run.id, "step": step}).encode())
+        self._note.write(self._run.id, step)
 
     def on_end(self) -> None:
         """Finish the offline run."""
         self._run.finish()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return the note of a run that is continued: its identity, and the last step that was written."""
-    try:
-        content = json.loads(read_text(path, "the note", RunError))
-    except (ValueError, RecursionError):
-        content = None
-    known = content if isinstance(content, dict) else {}
-    name, step = known.get("id"), known.get("step")
-    if not isinstance(name, str) or not NAME.fullmatch(name) or type(step) is not int:
-        raise RunError(f"cannot read '{path}': it must hold the id and the last step of a W&B run.")
-    return {"id": name, "step": step}
 
 
 class MlflowRun(Logger):
@@ -191,27 +203,55 @@ class MlflowRun(Logger):
         from mlflow.entities import Metric
         from mlflow.tracking import MlflowClient
 
+        store = check_folder(folder / "mlflow", create=True)
+        _check_store(store)
+        self._note = RunNote(store)
         self._metric: Any = Metric
-        self._client: Any = MlflowClient(tracking_uri=check_folder(folder / "mlflow").absolute().as_uri())
-        experiment = self._client.get_experiment_by_name("adagp")
-        number = experiment.experiment_id if experiment else self._client.create_experiment("adagp")
-        runs = self._client.search_runs([number]) if done else []
-        run = runs[0] if runs else self._client.create_run(number, run_name=folder.name)
-        self._id = run.info.run_id
-        self._last = int(run.data.metrics.get("batch", 0))
+        self._client: Any = MlflowClient(tracking_uri=store.absolute().as_uri())
+        identity, self._last = self._note.read(done)
+        if identity is None:
+            experiment = self._client.get_experiment_by_name("adagp")
+            number = experiment.experiment_id if experiment else self._client.create_experiment("adagp")
+            self._id = self._client.create_run(number, run_name=folder.name).info.run_id
+        else:
+            self._id = identity
+            self._client.set_tag(identity, "adagp.resumed_after_batch", str(done))  # raises if there is no such run
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write numbers by name."""
+        """Write numbers by name, and note how far the run is written."""
         if step <= self._last:
             return
         now = int(time.time() * 1000)
         metrics = [self._metric(name, value, now, step) for name, value in {**values, "batch": step}.items()]
         for first in range(0, len(metrics), 1000):  # as many as it takes at once
             self._client.log_batch(self._id, metrics=metrics[first : first + 1000])
+        self._note.write(self._id, step)
 
     def on_end(self) -> None:
         """Mark the run as finished."""
         self._client.set_terminated(self._id)
+
+
+MOST_ENTRIES, MOST_DESCRIPTION = 100_000, 16_384
+"""Files and folders of an MLflow store, and bytes of a `meta.yaml` in it, which has about 500."""
+_ALIAS = re.compile(r"(?:^|[\s\[{,:-])[&*]\w")
+"""A YAML anchor or alias: a few lines of them stand for more values than fit into any memory."""
+
+
+def _check_store(store: Path) -> None:
+    """Raise on what would keep MLflow busy when it reads the descriptions of experiments and runs in its store."""
+    for count, path in enumerate(store.rglob("*"), start=1):
+        if count > MOST_ENTRIES:
+            raise RunError(f"cannot use the folder '{store}': it holds more than {MOST_ENTRIES:,} files and folders.")
+        if not path.is_dir() and not path.is_file():  # a pipe would keep it waiting
+            raise RunError(f"cannot use the folder '{store}': '{path}' is not a regular file.")
+        if path.name == "meta.yaml":
+            try:
+                text = documents.read_text(path, MOST_DESCRIPTION)
+            except RunError as error:
+                raise RunError(f"cannot read '{path}': {error}") from None
+            if _ALIAS.search(text):
+                raise RunError(f"cannot read '{path}': it holds YAML anchors or aliases, which MLflow does not write.")
 
 
 LOGGERS: Registry[tuple[str, str]] = Registry("logger")

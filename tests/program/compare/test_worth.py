@@ -9,7 +9,7 @@ import pytest
 from adagp.hw import Linear, Workload
 from adagp.program.compare import worth as worth_module
 from adagp.program.compare.modelled_cost import AcceleratorPlatform, PipelinePlatform
-from adagp.program.compare.plots import draw_worth
+from adagp.program.compare.plots import draw_worth, platform_label
 from adagp.program.compare.tables import worth_sheets
 from adagp.program.compare.worth import (
     Price,
@@ -133,6 +133,12 @@ def test_the_record_uses_the_regime_with_the_narrowest_interval(tmp_path: Path) 
     assert platforms.rows[0] == ("cpu", "0.500", "0.100", "0.600", "-", "does not pay")
     assert "only cpu is measured" in platforms.note
     assert draw_worth(found, tmp_path / "worth.svg").stat().st_size > 10_000
+
+
+def test_platforms_are_labelled_for_people() -> None:
+    details = "best,devices=4,micro-batches=16,costs=balanced; bp: zb-v, feedback: zb-v"
+    assert platform_label("pipeline-4", {"details": details}) == "pipeline, 4 devices x 16 micro-batches"
+    assert platform_label("accelerator", {"details": "max,ws,12x15"}) == "accelerator"
 
 
 def test_batches_of_another_size_count_by_their_samples() -> None:

@@ -1,5 +1,6 @@
 """Plots of comparisons: the metric against seconds, the worth of a GP batch against its break-even, and the map of all."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ from adagp.program.figures.style import (
     mark_better,
     save,
     series_colour,
-    spread_labels,
     style,
     subplots,
 )
@@ -89,20 +89,21 @@ def _bars(record: Record, point: tuple[float, float], metric: Metric) -> Iterato
 
 
 VERDICTS = {PAYS: (COLOURS[2], "o"), UNCLEAR: (COLOURS[4], "s"), PAYS_NOT: (COLOURS[1], "X")}
-LABEL_HEIGHT = 10.0
-"""Distance in points between two labels."""
+PLATFORM_SIZES = re.compile(r"devices=(\d+),micro-batches=(\d+)")
 
 
 def draw_worth(worth: Record, path: Path) -> Path:
-    """Draw into `path` a panel for each method: the worth as a band, the break-even of each platform as a mark."""
+    """Draw into `path` a panel for each method: its worth as a band, the break-even of each platform as a mark in its row."""
     methods = worth["methods"]
+    rows = max(len(method["platforms"]) for method in methods.values())
     with style():
-        figure, axes = subplots(1, len(methods), (1.2 + 3.6 * len(methods), 5.2))
-        for axis, (name, method) in zip(axes[0], methods.items(), strict=True):
-            _worth_panel(axis, method)
-            axis.set(title=name, ylabel="batches of plain backprop", xticks=[])
+        figure, axes = subplots(len(methods), 1, (7.0, 0.9 + (0.9 + 0.28 * rows) * len(methods)))
+        for row, (name, method) in zip(axes, methods.items(), strict=True):
+            _worth_panel(row[0], method)
+            row[0].set(title=name)
+        axes[-1][0].set_xlabel("batches of plain backprop")
         figure.supxlabel(
-            "band: worth of a GP batch, 95% interval\nmarks: break-even on a platform\n"
+            "band: worth of a GP batch, 95% interval; marks: break-even, which has to be left of the band\n"
             "green: pays, yellow: too close to say, red: does not pay",
             fontsize=8,
             color=FAINT,
@@ -112,36 +113,34 @@ def draw_worth(worth: Record, path: Path) -> Path:
 
 def _worth_panel(axis: "Axes", method: Record) -> None:
     low, high = method["interval"]
+    platforms: Mapping[str, Record] = method["platforms"]
     ends = [end for end in (low, high, method["worth"]) if end is not None]
-    top = 1.15 * max([1.0, *ends, *(platform["break_even"] for platform in method["platforms"].values())])
-    bottom = min([0.0, *ends])
-    axis.set(xlim=(0, 1), ylim=(bottom - 0.05 * top, top))
+    right = 1.1 * max([1.0, *ends, *(platform["break_even"] for platform in platforms.values())])
+    left = min([0.0, *ends])
+    axis.set(xlim=(left, right), ylim=(len(platforms) - 0.4, -0.6))
     if ends:
-        below, above = bottom - top if low is None else low, top if high is None else high
-        axis.axhspan(below, above, color=COLOURS[0], alpha=0.18, linewidth=0)
+        begin, end = left if low is None else low, right if high is None else high
+        axis.axvspan(begin, end, color=COLOURS[0], alpha=0.18, linewidth=0)
     if method["worth"] is not None:
-        axis.axhline(method["worth"], color=COLOURS[0], linewidth=1.5)
-    _mark_platforms(axis, method["platforms"])
-
-
-def _mark_platforms(axis: "Axes", platforms: Mapping[str, Record]) -> None:
-    marks = {name: platform["break_even"] for name, platform in platforms.items()}
-    axis.figure.canvas.draw()  # fixes the scale
-    scale = 72 / axis.figure.dpi
-    positions = {name: float(axis.transData.transform((0, value))[1]) * scale for name, value in marks.items()}
-    heights = spread_labels([(position, name) for name, position in positions.items()], LABEL_HEIGHT)
-    for name, value in marks.items():
-        colour, marker = VERDICTS[platforms[name]["verdict"]]
-        axis.plot(0.2, value, marker=marker, color=colour, markersize=6)
+        axis.axvline(method["worth"], color=COLOURS[0], linewidth=1.5)
+    for row, platform in enumerate(platforms.values()):
+        colour, marker = VERDICTS[platform["verdict"]]
+        axis.plot(platform["break_even"], row, marker=marker, color=colour, markersize=7)
         axis.annotate(
-            f"{name} {value:.2f}",
-            (0.2, value),
-            xytext=(22, heights[name] - positions[name]),
+            f"{platform['break_even']:.2f}",
+            (right, row),
+            xytext=(4, 0),
             textcoords="offset points",
             fontsize=8,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.4},
         )
+    axis.set_yticks(range(len(platforms)), [platform_label(name, platform) for name, platform in platforms.items()])
+
+
+def platform_label(name: str, platform: Record) -> str:
+    """Return the name of a platform for people; a pipeline by its devices and micro-batches."""
+    sizes = PLATFORM_SIZES.search(platform["details"])
+    return name if sizes is None else f"pipeline, {sizes[1]} devices x {sizes[2]} micro-batches"
 
 
 PLATFORM_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
