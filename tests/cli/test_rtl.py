@@ -37,7 +37,8 @@ def test_simulate_groups(program: Program) -> None:
 def test_generate(program: Program) -> None:
     ended = program("rtl", "generate", *SMALL, "--design", "max", "--predictor-words", "16", "--out", "made")
     assert ended.code == 0
-    assert sorted(path.name for path in Path("made").iterdir()) == ["README.md", "chip.v", "manifest.json"]
+    names = ["README.md", "chip.v", "manifest.json", "testbench.v"]
+    assert sorted(path.name for path in Path("made").iterdir()) == names
     verilog = Path("made/chip.v").read_text()
     for kind in ("chip", "core", "element", "lane", "predictor_core", "predictor_wide_lane"):
         assert verilog.count(f"module {kind}(") == 1

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 WORK = (
     ("adagp.program.train.session:Session", "run"),
     ("adagp.program.jobs", "get_context"),
-    ("adagp.rtl.verilog", "Chip"),
+    ("adagp.rtl.generate", "Chip"),
 )
 """Where the work of commands begins: the first batch, the first process, the first chip."""
 

@@ -1,5 +1,6 @@
 """The Verilog that is written: linted by Verilator and Icarus, for designs and formats in pairs."""
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.rtl.conftest import icarus
 from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import find_format
+from adagp.rtl.generate import generate
 from adagp.rtl.tools import verilator
 from adagp.rtl.verilog import HEADER, chip_rtlil, to_verilog
 
@@ -64,6 +66,36 @@ def test_verilog_is_lint_clean(design: str, name: str, stages: int, tmp_path: Pa
 def _is_summary(printed: str) -> bool:
     """Return whether Verilator, whose newer versions print what they did, warned of nothing."""
     return printed != "" and "%" not in printed and all(line.startswith("- ") for line in printed.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("design", "name", "words"),
+    [("max", "int8", 32), slow("baseline", "bf16", 2), slow("low", "int16", 32), slow("efficient", "fp16", 32)],
+)
+def test_the_test_bench_passes_and_finds_a_fault(design: str, name: str, words: int, tmp_path: Path) -> None:
+    """Under Icarus as Verilog-2005: nothing stays X. With a bit of one instruction turned, sums are wrong."""
+    sizes = WORDS | {"value_words": words, "sum_words": words}
+    generate(make_blueprint(design, Array(2, 3), find_format(name), **sizes), tmp_path / "chip")
+    bench = (tmp_path / "chip" / "testbench.v").read_text()
+    assert re.fullmatch(r"PASS: \d+ sums are right after \d+ cycles\n", played(tmp_path / "chip", bench))
+    first = re.search(r"write_word\(0, 0, 0, 64'h(\w+)\);", bench)
+    assert first is not None
+    wrong = bench.replace(first[0], f"write_word(0, 0, 0, 64'h{int(first[1], 16) ^ 8:x});")
+    assert re.search(r"^FAIL: \d+ words are wrong$", played(tmp_path / "chip", wrong), re.MULTILINE)
+
+
+def played(folder: Path, bench: str) -> str:
+    """Return what a test bench prints."""
+    (folder / "bench.v").write_text(bench)
+    compiled = subprocess.run(
+        [icarus("iverilog"), "-g2005", "-Wall", "-o", "bench", "chip.v", "bench.v"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (compiled.returncode, compiled.stderr) == (0, "")
+    return subprocess.run([icarus("vvp"), "bench"], cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 def test_only_two_classes_of_style_are_waived() -> None:

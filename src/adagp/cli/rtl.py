@@ -108,15 +108,15 @@ def _print_report(report: dict[str, Any], as_json: bool) -> None:
 
 def generate(
     chip: ChipOptions,
-    out: Annotated[Path, option("Folder for chip.v, manifest.json and README.md.")],
+    out: Annotated[Path, option("Folder for chip.v, testbench.v, manifest.json and README.md.")],
     design: Design = "baseline",
     as_json: Json = False,
 ) -> None:
-    """Write a chip as Verilog, with a manifest and a README."""
+    """Write a chip as Verilog, with a test bench, a manifest and a README."""
     blueprint = chip.blueprint(design)
-    from adagp.rtl import verilog
+    from adagp.rtl.generate import generate as write_folder
 
-    about = verilog.generate(blueprint, out)
+    about = write_folder(blueprint, out)
     _print_report(about if as_json else {"written": out, "digest": about["digest"]}, as_json)
 
 

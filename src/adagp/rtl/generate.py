@@ -1,0 +1,91 @@
+"""A folder with a chip: its Verilog, a manifest that a driver can be written from, and a test bench."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from adagp.core.files import write_atomically
+from adagp.errors import RunError
+from adagp.rtl.block import port_bits
+from adagp.rtl.blueprint import Blueprint
+from adagp.rtl.chip import Chip
+from adagp.rtl.instructions import Look, Mode, Opcode, Start, Store
+from adagp.rtl.testbench import product_bench
+from adagp.rtl.tools import digest
+from adagp.rtl.verilog import chip_rtlil, to_verilog
+
+README = """# A chip of design {design}
+
+`chip.v` is the whole chip in Verilog; its top module is `chip`. Clock `clk` (rising edge), synchronous reset `rst` (high).
+
+1. Hold `rst` for a cycle.
+2. Write the program of each core: instruction by instruction, 32 bits at a time (`program_write`, `program_slice`,
+   `program_address`, `program_in`; `host_core` chooses the core).
+3. Write values into the banks: `host_write` with `host_memory`, `host_lane`, `host_address` and `host_in`, one per cycle.
+4. Raise `start` for a cycle and wait for `halted`.
+5. Read words: `host_read` with the same address lines; the word is in `host_out` in the next cycle.
+
+Line i of a matrix is in lane i modulo the lanes, its words one after the other. `manifest.json` has all sizes, the number
+format, the fields of instructions (lowest bits first) and the codes of their operations, modes and memories.
+"""
+BENCH = """
+`testbench.v` does all of this for a product of two matrices, and checks every sum:
+
+    iverilog -g2005 -o bench chip.v testbench.v && vvp bench
+"""
+
+
+def manifest(blueprint: Blueprint, text: str) -> dict[str, Any]:
+    """Return the facts about a chip as plain data."""
+    cores = []
+    for sizes in blueprint.cores:
+        encoding = sizes.encoding
+        cores.append(
+            {
+                "array": str(sizes.array),
+                "value_words": sizes.value_words,
+                "sum_words": sizes.sum_words,
+                "predictor_words": sizes.predictor_words,
+                "program_words": sizes.program_words,
+                "pipeline_stages": sizes.stages,
+                "instruction_bits": encoding.bits,
+                "array_fields": {"operation": 2, **encoding.array},
+                "element_fields": {"operation": 2, **encoding.elements},
+            }
+        )
+    number = blueprint.core.number
+    return {
+        "design": blueprint.design,
+        "format": number.name,
+        "value_bits": number.value_bits,
+        "sum_bits": number.sum_bits,
+        "off_chip_words": blueprint.core.off_chip_words,
+        "memory_bits": blueprint.memory_bits,
+        "cores": cores,
+        "ports": {
+            name: {"direction": direction, "bits": bits}
+            for name, (direction, bits) in port_bits(Chip(blueprint)).items()
+        },
+        "codes": {
+            kind.__name__.lower(): {member.name.lower(): int(member) for member in kind}
+            for kind in (Opcode, Mode, Store, Start, Look)
+        },
+        "digest": digest(text),
+    }
+
+
+def generate(blueprint: Blueprint, folder: Path) -> dict[str, Any]:
+    """Write the chip into `folder`, which must not be there or be empty; return the manifest."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"'{folder}' exists and is not empty; nothing was written. Give another --out.")
+    text = to_verilog(chip_rtlil(blueprint))
+    about = manifest(blueprint, text)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "chip.v", text.encode())
+    bench = None if blueprint.core.groups is not None else product_bench(blueprint)
+    how = BENCH if bench is not None else ""
+    write_atomically(folder / "README.md", (README.format(design=blueprint.design) + how).encode())
+    if bench is not None:
+        write_atomically(folder / "testbench.v", bench.encode())
+    write_atomically(folder / "manifest.json", (json.dumps(about, indent=2) + "\n").encode())
+    return about
