@@ -44,8 +44,9 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 results: $(READY)
-	$(BIN)/adagp reproduce all --budget quick --out runs/reproduce-quick
-	$(BIN)/python -m tools.write_results runs/reproduce-quick/verdicts.md
+	$(BIN)/adagp reproduce all --budget quick --records docs/measured/campaign --out runs/reproduce-quick
+	$(BIN)/adagp reproduce all --report --records docs/measured/campaign --out runs/reproduce-report
+	$(BIN)/python -m tools.write_results runs/reproduce-report/verdicts.md
 
 # The files of a release: wheel, source, and the list of components that it was tested with, by CycloneDX's own tool.
 release: $(READY)

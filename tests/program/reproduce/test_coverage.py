@@ -63,6 +63,13 @@ def test_the_first_budget_with_a_verdict_decides() -> None:
     rows = {row.path: row for row in coverage({"table": SECTION}, verdicts)}
     assert (rows["table/accuracy/a"].outcome, rows["table/accuracy/a"].budget) == ("refuted", "standard")
     assert (rows["table/accuracy/b"].outcome, rows["table/accuracy/b"].budget) == ("reproduced", "quick")
-    assert "Decided by the largest budget that has a verdict: 1 at standard, 1 at quick." in coverage_markdown(
+    assert "Decided by the largest budget that has a verdict: 1 at standard, 1 at quick (full:" in coverage_markdown(
         list(rows.values())
     )
+
+
+def test_the_papers_own_arithmetic_does_not_outweigh_a_measurement() -> None:
+    number = SECTION.number("accuracy", "a")
+    verdicts = {"full": [compare("sum", number, 90.0, "computed")], "short": [compare("a", number, 70.0, "measured")]}
+    row = next(row for row in coverage({"table": SECTION}, verdicts) if row.path == "table/accuracy/a")
+    assert (row.outcome, row.budget, row.kind) == ("refuted", "short", "measured")

@@ -1,6 +1,8 @@
 """Which published numbers and claims our verdicts cover: one row for each of them, reproduced, refuted or not tested.
 
-Where several budgets have verdicts on a number, the largest one decides: a run nearer to the published one says more.
+Where several budgets have verdicts on a number, the largest one decides: a run nearer to the published one says more. Where a
+number was measured or modelled here, arithmetic on the published numbers does not count: that a printed speed-up is the ratio
+of two printed times does not repeat the measurement.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +18,7 @@ _AGREE, _DISAGREE = (WITHIN, HOLDS), (OUTSIDE, FAILS)
 
 @dataclass(frozen=True)
 class CoverageRow:
-    """A published number or claim, and what our verdicts on it say together; `budget` is that of the verdicts."""
+    """A published number or claim, and what our verdicts on it say; `budget` and `kind` are those of the verdicts."""
 
     paper: str
     path: str
@@ -24,6 +26,7 @@ class CoverageRow:
     source: str
     outcome: str
     budget: str = ""
+    kind: str = ""
     reason: str = ""
 
 
@@ -45,14 +48,18 @@ def coverage(sections: Mapping[str, Section], verdicts: Mapping[str, Iterable[Ve
 def _row(section: Section, item: Number | Claim, verdicts: Mapping[str, Sequence[Verdict]]) -> CoverageRow:
     text = f"{item.value:g} {item.unit}".strip() if isinstance(item, Number) else item.text
 
-    def row(outcome: str, reason: str, budget: str = "") -> CoverageRow:
-        return CoverageRow(section.paper, item.path, text, item.source, outcome, budget, reason)
+    def row(outcome: str, reason: str, budget: str = "", kind: str = "") -> CoverageRow:
+        return CoverageRow(section.paper, item.path, text, item.source, outcome, budget, kind, reason)
 
-    for budget, of_budget in verdicts.items():
-        decided = [verdict for verdict in of_budget if verdict.verdict in _AGREE + _DISAGREE]
-        if decided:
-            outcome, reason = _outcome(decided)
-            return row(outcome, reason, budget)
+    decisive = {
+        budget: [verdict for verdict in of_budget if verdict.verdict in _AGREE + _DISAGREE]
+        for budget, of_budget in verdicts.items()
+    }
+    for kinds in (("measured", "modelled"), ("computed",)):
+        for budget, of_budget in decisive.items():
+            decided = [verdict for verdict in of_budget if verdict.kind in kinds]
+            if decided:
+                return row(*_outcome(decided), budget, decided[0].kind)
     reasons = dict.fromkeys(verdict.reason for group in verdicts.values() for verdict in group if verdict.reason)
     reason = "; ".join(reasons) or item.not_tested or f"the runs of {section.name} are not finished at this budget"
     return row(NOT_TESTED, reason)
@@ -92,7 +99,13 @@ def coverage_markdown(rows: Sequence[CoverageRow]) -> str:
     budgets = dict.fromkeys(row.budget for row in rows if row.budget)
     if len(budgets) > 1:
         decided = ", ".join(f"{sum(row.budget == budget for row in rows)} at {budget}" for budget in budgets)
-        lines += [f"Decided by the largest budget that has a verdict: {decided}.", ""]
+        kinds = dict.fromkeys(row.kind for row in rows if row.kind)
+        kind_counts = ", ".join(f"{sum(row.kind == kind for row in rows)} {kind}" for kind in kinds)
+        lines += [
+            f"Decided by the largest budget that has a verdict: {decided} (full: arithmetic and models). "
+            f"Of these, {kind_counts}; computed are formulas, steps and the papers' own sums.",
+            "",
+        ]
     reasons: dict[str, int] = {}
     for row in rows:
         if row.outcome == NOT_TESTED:

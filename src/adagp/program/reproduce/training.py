@@ -133,12 +133,13 @@ class RunGroup:
 
     @property
     def extent(self) -> str:
-        """How much was trained, in words."""
+        """How much was trained, in words; a part of the training images where it is one."""
         seeds = "one seed" if len(self.parts) == 1 else f"{len(self.parts)} seeds"
         length = (
             f"{self.options['batches']} batches" if "batches" in self.options else f"{self.options['epochs']} epochs"
         )
-        return f"{seeds}, {length}"
+        part = f", {1 - self.options['validation']:.3g} of the training images" if "validation" in self.options else ""
+        return f"{seeds}, {length}{part}"
 
     def values(self, workspace: Workspace, name: str = "test_accuracy", scale: float = 100.0) -> list[float]:
         """Return one figure of every run, by default the accuracy after the last epoch in percent."""

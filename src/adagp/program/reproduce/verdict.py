@@ -128,10 +128,12 @@ def compare_difference(
         round(second.value - first.value, 6), unit, first.source, first.tolerance if tolerance is None else tolerance
     )
     verdict = compare(quantity, number, ours[1] - ours[0] if ours else None, "measured", terms)
-    texts = [verdict.reason, f"published {first.value:g} to {second.value:g} {first.unit.partition(' ')[0]}".strip()]
+    reason = verdict.reason
     if ours:
-        texts[-1] += f", ours {ours[0]:.2f} to {ours[1]:.2f} {first.unit.partition(' ')[0]}".rstrip()
-    reason = "; ".join(filter(None, (*texts, extent)))
+        sign = first.unit.partition(" ")[0]
+        text = f"published {first.value:g} to {second.value:g} {sign}".rstrip()
+        text += f", ours {ours[0]:.2f} to {ours[1]:.2f} {sign}".rstrip()
+        reason = "; ".join(filter(None, (reason, text, extent)))
     return replace(verdict, reason=reason, covers=f"{first.path} {second.path}")
 
 
