@@ -49,7 +49,6 @@ def reader_template(tmp_path_factory: pytest.TempPathFactory, run_writer: Any) -
         write_pictures(data / f"{name}.npz", size, classes)
     write_texts(data / "multi30k")
     write_onnx(root / "net.onnx")
-    shutil.copytree(ROOT / "examples" / "shapes", root / "examples" / "shapes")
     (root / "my").mkdir()
     (root / "my" / "models.py").write_text(OWN_MODEL)
     write = run_writer(root / "runs")
