@@ -5,6 +5,7 @@ import pytest
 
 from adagp.core.methods import METHODS
 from adagp.hw import Accelerator, replayed_run, simulate
+from adagp.program.report.charts import gantt
 from adagp.program.report.modelled import accelerate, pattern, pipelines
 from adagp.program.report.run_groups import Chapter, chapters
 from adagp.program.run.record import collect, read_whole_run
@@ -69,3 +70,10 @@ def test_pipelines_take_the_published_steps() -> None:
     }
     assert found["chimera"].speedup == 32 / 20
     assert {action["what"] for action in found["gpipe"].actions} == {"GP forward", "BP forward", "backward"}
+
+
+def test_numbers_on_dark_bars_are_white() -> None:
+    chart = next(chart for chart in gantt(pipelines("GP,BP")) if chart.title == "zb-h1")
+    white = chart.spec["layer"][1]["encoding"]["color"]["condition"]
+    assert white == {"test": {"field": "what", "oneOf": ["backward", "input gradient"]}, "value": "#fff"}
+    assert {row["what"] for row in chart.spec["data"]["values"]} >= {"input gradient", "weight gradient"}

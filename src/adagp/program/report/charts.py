@@ -12,6 +12,7 @@ from typing import Any
 
 from adagp.program.figures.accelerator import ENERGY_PARTS
 from adagp.program.figures.gantt import COLOURS as ACTION_COLOURS
+from adagp.program.figures.gantt import DARK
 from adagp.program.figures.style import COLOURS, GREY, MANY_COLOURS, PHASE_COLOURS
 from adagp.program.report.modelled import DEVICES, Accelerated, Pipelined
 from adagp.program.report.run_groups import Chapter, MethodRuns, seconds_of
@@ -358,7 +359,7 @@ def _gantt(pipeline: Pipelined) -> Chart:
     tips = [tip("device", "device"), tip("what", "what"), tip("micro_batch", "micro-batch")]
     tips += [tip("begin", "from step", ".4~g"), tip("end", "to", ".4~g")]
     bare = {"title": None, "ticks": False, "domain": False, "labelPadding": 6}
-    white = {"test": "datum.what === 'backward'", "value": "#fff"}
+    white = {"test": {"field": "what", "oneOf": list(DARK)}, "value": "#fff"}
     bar = {
         "mark": {"type": "bar", "height": {"band": 0.86}, "stroke": "#fff", "strokeWidth": 0.6, "aria": False},
         "encoding": {
