@@ -1,4 +1,4 @@
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
@@ -39,3 +39,13 @@ def test_batches_with_true_gradients() -> None:
     assert BACKPROP_ALL.has_true_gradients
     assert Plan(Phase.GP, default="feedback", by_site={"head": "backprop"}).has_true_gradients
     assert not Plan(Phase.GP, default="feedback", hold_rest=True).has_true_gradients
+
+
+def test_the_former_name_of_frozen_still_works() -> None:
+    names = frozenset({"head.bias"})
+    with pytest.warns(DeprecationWarning, match=r"^Plan\(held=\.\.\.\) is deprecated: use Plan\(frozen=\.\.\.\)\.$"):
+        plan = Plan(Phase.BP, held=names)
+    assert plan == Plan(Phase.BP, frozen=names)
+    with pytest.warns(DeprecationWarning, match=r"^Plan\.held is now Plan\.frozen\.$"):
+        assert plan.held == names
+    assert replace(plan, hold_rest=True) == Plan(Phase.BP, hold_rest=True, frozen=names)

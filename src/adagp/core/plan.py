@@ -5,6 +5,7 @@ one batch, the **source** of every site's weight gradient. A **schedule** (`adag
 step to a plan. The engine (`adagp.engine.trainer`) derives from the plan what has to be computed, and computes nothing else.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -29,14 +30,14 @@ class Step:
     batch: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Plan:
     """Where each site's weight gradient comes from in one batch.
 
     `default` is the source of every site that `by_site` does not name. With `hold_rest` parameters that belong to
     no site (biases, normalisation, embeddings, unknown layers) are frozen; else backprop trains them. A plan without a
     backward pass freezes them in any case. `frozen` names those that are frozen while the others are trained: those below
-    the layer at which the backward pass stops.
+    the layer at which the backward pass stops. `held` is its former name.
     """
 
     phase: Phase
@@ -44,6 +45,34 @@ class Plan:
     by_site: Mapping[str, str] = field(default_factory=dict)
     hold_rest: bool = False
     frozen: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        phase: Phase,
+        default: str = BACKPROP,
+        by_site: Mapping[str, str] | None = None,
+        hold_rest: bool = False,
+        frozen: frozenset[str] = frozenset(),
+        *,
+        held: frozenset[str] | None = None,
+    ) -> None:
+        if held is not None:
+            warnings.warn("Plan(held=...) is deprecated: use Plan(frozen=...).", DeprecationWarning, stacklevel=2)
+            frozen = frozen | held
+        fields = {
+            "phase": phase,
+            "default": default,
+            "by_site": by_site or {},
+            "hold_rest": hold_rest,
+            "frozen": frozen,
+        }
+        vars(self).update(fields)  # assignments are forbidden
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The former name of `frozen`."""
+        warnings.warn("Plan.held is now Plan.frozen.", DeprecationWarning, stacklevel=2)
+        return self.frozen
 
     def source_of(self, site: str) -> str:
         """Return the name of the source of `site`'s weight gradient."""
