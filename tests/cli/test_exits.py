@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import adagp
-from adagp.cli import COMMANDS
-from adagp.cli.exits import sentence
+from adagp.cli import COMMANDS, sentence
 
 Program = Callable[..., Any]
 

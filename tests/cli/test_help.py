@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import adagp
 from adagp.cli import COMMANDS, app, load_command, make_app
-from adagp.cli.short_help import EXAMPLES, USUAL
+from adagp.cli.options import EXAMPLES, USUAL
 from adagp.program.run import TrainConfig
 
 PROGRAM: Any = typer.main.get_command(app)

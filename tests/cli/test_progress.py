@@ -1,12 +1,14 @@
 """How a run is followed: a bar in a terminal, also a narrow one; lines everywhere else."""
 
 import io
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adagp.cli.progress import LiveProgress
+from adagp.cli.progress import LiveProgress, StopFlag
 from adagp.cli.terminal import SIGN_SECONDS, Terminal, busy, clock_time, time_left
 from adagp.core.plan import Phase
 from adagp.program.run.config import TrainConfig
@@ -92,3 +94,14 @@ def test_times() -> None:
     ]
     assert time_left(10, 0, 4) is None
     assert time_left(10, 1, 4) == 30
+
+
+def test_the_first_signal_is_a_request_and_the_second_an_interrupt() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with StopFlag() as stop:
+        assert not stop()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from adagp.core.folders import check_folder, delete_entries, delete_folder, folder_names
+from adagp.core.files import check_folder, delete_entries, delete_folder, folder_names
 from adagp.errors import RunError
 
 

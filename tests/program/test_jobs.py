@@ -16,7 +16,6 @@ from adagp.errors import RunError
 from adagp.program.jobs import (
     Job,
     JobFailure,
-    StopFlag,
     Stopped,
     affordable_jobs,
     report_share,
@@ -174,17 +173,6 @@ def test_a_process_whose_parent_is_dead_already_ends(python: Callable[..., Any])
     assert python("-c", words.format(parent=os.getpid())).stdout == "alive\n"
     ended = python("-c", words.format(parent=1))
     assert (ended.returncode, ended.stdout) == (1, "")
-
-
-def test_the_first_signal_is_a_request_and_the_second_an_interrupt() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with StopFlag() as stop:
-        assert not stop()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_cores_and_memory_decide_how_many_at_once() -> None:

@@ -1,31 +1,39 @@
 """The command line: parse, make one call, print.
 
 Each command is in a module of its own, which is imported when that command is called; torch is imported when it runs.
+When something outside the program fails (a full disk, a closed output, too little memory), it ends with one sentence.
 """
 
+import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module, metadata
+from io import TextIOWrapper
 from itertools import pairwise
 from typing import Annotated, NamedTuple, cast
 
 import typer
 
 from adagp._version import __version__
-from adagp.cli.exits import FAILED, READER_LEFT, check_streams, drop_output, flushed_output, print_error, sentence
-from adagp.cli.options import HELP_FLAGS, Command, CommandGroup, with_options
-from adagp.cli.short_help import epilog
+from adagp.cli.options import HELP_FLAGS, Command, CommandGroup, epilog, with_options
+from adagp.core.escape import escaped
+from adagp.core.files import reason
 from adagp.core.memory import keep_freed_memory
 from adagp.core.methods import find_method
 from adagp.core.options import Option
 from adagp.core.plugins import load_installed_plugins, take_plugins
-from adagp.errors import AdagpError
+from adagp.errors import AdagpError, OptionError
 
 EPILOG = (
     "Every command takes --plugin package.module: a module of yours that registers methods, schedules, dataflows, ..."
 )
 HELP = "Train deep networks with predicted gradients, and measure what that gains."
+
+FAILED, READER_LEFT = 2, 1
+"""Exit codes: an error that was printed; standard output closed by its reader, as `| head` does, where nothing is printed."""
+LONGEST_MESSAGE = 8000
 
 
 class Entry(NamedTuple):
@@ -187,3 +195,53 @@ def __getattr__(name: str) -> typer.Typer:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()["app"] = make_app()
     return cast(typer.Typer, globals()["app"])
+
+
+def check_streams() -> None:
+    """Check that standard output is open, before any work; output to a closed standard error is dropped."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
+    if sys.stdout is None:
+        raise OptionError("standard output is closed; redirect it, for example with >/dev/null.")
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that its encoding lacks is no reason to fail
+
+
+@contextmanager
+def flushed_output() -> Iterator[None]:
+    """Flush standard output at the end, so that a failure can be reported."""
+    try:
+        yield
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+
+
+def drop_output() -> None:
+    """Forget what standard output could not take; else Python would try again at exit, and complain."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def sentence(error: BaseException) -> str | None:
+    """Return the message for an error; None if it is a bug of ours, which needs its traceback."""
+    if isinstance(error, AdagpError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        target = f"'{error.filename}'" if error.filename is not None else "a file or standard output"
+        word = "write to" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS) else "use"
+        return f"cannot {word} {target}: {reason(error)}."
+    out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if out_of_memory or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
+        return "out of memory; use a smaller model, batch size or width."
+    return None
+
+
+def print_error(text: str) -> None:
+    """Print an error, if standard error is open."""
+    text = escaped(text)
+    if len(text) > LONGEST_MESSAGE:
+        text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
+    with suppress(OSError):
+        typer.secho(f"error: {text}", fg=typer.colors.RED, err=True)

@@ -243,10 +243,10 @@ def _with_data(
 def _run_with_progress(
     comparison: "Comparison", task: "Task", out: Path, jobs: int | None, target: float | None
 ) -> dict[str, Any]:
-    from adagp.cli.progress import STOPPED, JobProgress
+    from adagp.cli.progress import STOPPED, JobProgress, StopFlag
     from adagp.cli.terminal import Terminal
     from adagp.program.compare.workflow import run_comparison
-    from adagp.program.jobs import StopFlag, Stopped
+    from adagp.program.jobs import Stopped
 
     console = Terminal(stderr=True)
     command = shlex.join(["adagp", *sys.argv[1:]])

@@ -45,10 +45,10 @@ def demo(
 
 def _compare(comparison: "Comparison", out: Path) -> dict[str, Any]:
     """Train the runs, as many at a time as there are CPU cores; Ctrl-C ends the demonstration."""
-    from adagp.cli.progress import STOPPED, JobProgress
+    from adagp.cli.progress import STOPPED, JobProgress, StopFlag
     from adagp.cli.terminal import Terminal
     from adagp.program.compare.workflow import run_comparison
-    from adagp.program.jobs import StopFlag, Stopped, usable_cores
+    from adagp.program.jobs import Stopped, usable_cores
     from adagp.program.tasks.base import build_task
 
     task = build_task(comparison.config(comparison.reference, 0), None, False)

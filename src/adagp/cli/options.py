@@ -5,12 +5,15 @@ Commands that share options share the dataclass, or the annotation. Options that
 accelerators, axes) are passed to `with_options`; those that the user set, and no others, arrive by name in the parameter
 `overrides`.
 
+`adagp train --help` shows the options that most people need, with examples; `--help-all` shows all of them.
+
 Shells complete the names of models, data sets, methods and the like, and the choices of options, after
 `adagp --install-completion`. Files are left to the shell.
 """
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from importlib import import_module
@@ -20,12 +23,82 @@ from typing import Annotated, Any, cast, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from adagp.cli.short_help import USUAL, HelpAll, usual_options_only
 from adagp.core.methods import METHODS
 from adagp.core.options import Option, annotated_option, option, switch
 from adagp.program.figures.style import check_picture_path
 
+USUAL: dict[str, tuple[str, ...]] = {
+    "train": (
+        *("dataset", "model", "method", "epochs", "batches", "batch_size", "lr", "ratio", "device"),
+        *("out", "resume", "data_dir"),
+    ),
+    "compare": (
+        *("methods", "seeds", "regimes", "dataset", "model", "epochs", "batches", "batch_size", "lr"),
+        *("out", "jobs", "data_dir"),
+    ),
+    "simulate": (
+        *("model", "dataset", "batch", "epochs", "method", "ratio", "from_run", "dataflow", "array"),
+        *("per_layer", "as_json", "plot"),
+    ),
+}
+"""By command, the parameters that its short help lists."""
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "train": (
+        "adagp train --epochs 1",
+        "adagp train --method adagp --epochs 4 --out runs/one",
+        "adagp train --dataset cifar10 --download --model vgg13_bn --width 0.25 --batch-size 128 --lr 0.03",
+        "adagp train --resume runs/one",
+    ),
+    "compare": (
+        "adagp compare --seeds 3",
+        "adagp compare --methods bp,feedback@1:1,adagp@1:1,skip@1:1 --regimes batches --out runs/four",
+    ),
+    "simulate": (
+        "adagp simulate vgg13",
+        "adagp simulate vgg13 --method adagp --dataflow rs --array 8x8 --per-layer",
+        "adagp simulate --from-run runs/one --plot one.svg",
+    ),
+}
+WHOLE = "adagp.whole_help"
 Complete = Callable[[str], list[str]]
+
+
+def epilog(command: str, text: str) -> str:
+    """Return what stands below the help of a command: its examples, a line each, and `text`."""
+    examples = EXAMPLES.get(command)
+    return "\n\n".join(["Examples:", *examples, text]) if examples else text
+
+
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        context.meta[WHOLE] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all", help="Show all options and exit.", is_eager=True, callback=_show_all, show_default="off"
+    ),
+]
+
+
+@contextmanager
+def usual_options_only(command: str | None, context: Any, parameters: list[Any]) -> Iterator[None]:
+    """Hide all but the usual options of a command while its short help is written."""
+    usual = USUAL.get(command or "")
+    hidden = []
+    if usual is not None and not context.meta.get(WHOLE):
+        shown = {*usual, "help", "help_all"}
+        hidden = [one for one in parameters if one.name not in shown and not getattr(one, "hidden", True)]
+    for parameter in hidden:
+        parameter.hidden = True
+    try:
+        yield
+    finally:
+        for parameter in hidden:
+            parameter.hidden = False
 
 
 def offer(names: Iterable[str] | Callable[[], Iterable[str]]) -> Complete:
@@ -129,11 +202,14 @@ def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -
     @wraps(command)
     def run(*, context: typer.Context, **values: Any) -> None:
         values.pop("help_all", None)
-        for declared in (*more.values(), *own.values()):
+        for declared in own.values():
             declared.check(values[declared.name])
         others = {name: values.pop(name) for name in more}
+        overrides = {name: value for name, value in others.items() if _is_set(context, name)}
+        for name, value in overrides.items():
+            more[name].check(value)
         if more:
-            values["overrides"] = {name: value for name, value in others.items() if _is_given(context, name)}
+            values["overrides"] = overrides
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         command(**values)
@@ -143,7 +219,7 @@ def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -
     return run
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
+def _is_set(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

@@ -1,9 +1,12 @@
 """Progress of a run, or of several jobs, on standard error: bars in a terminal, lines elsewhere; Ctrl-C; the final table."""
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 from rich.console import RenderableType
@@ -12,7 +15,7 @@ from rich.table import Column, Table
 
 from adagp.cli.terminal import Pulse, Terminal, clock_time, text_column, time_left
 from adagp.core.escape import escaped
-from adagp.program.jobs import Job, JobFailure, StopFlag
+from adagp.program.jobs import Job, JobFailure
 from adagp.program.loggers import build_loggers
 from adagp.program.run.metrics import ACCURACY, SHARE, Metric
 from adagp.program.train.loop import BatchStatus, Loop, Observer
@@ -21,6 +24,35 @@ from adagp.program.train.session import Session, resume_command
 
 STOPPED = 130
 """Exit code of a run that Ctrl-C stopped, as shells have it."""
+UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""The environment variable that torchrun sets for its processes."""
+
+
+class StopFlag:
+    """Makes `stop()` true after the first Ctrl-C (or SIGTERM); the second one interrupts.
+
+    Under torchrun the second is ignored: torchrun forwards the signals that the processes have received already.
+    """
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def __call__(self) -> bool:
+        """Return whether the user asked to stop."""
+        return self._set
+
+    def __enter__(self) -> "StopFlag":
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._set and UNDER_TORCHRUN not in os.environ:
+            raise KeyboardInterrupt
+        self._set = True
 
 
 def run_with_progress(session: Session, loop: Loop, *, log: Sequence[str] = ()) -> dict[str, Any]:

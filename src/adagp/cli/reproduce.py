@@ -70,9 +70,9 @@ def reproduce(
         return
     budget = budget or "quick"
     experiments = choose(names, budget)
-    from adagp.cli.progress import STOPPED
+    from adagp.cli.progress import STOPPED, StopFlag
     from adagp.cli.terminal import Terminal
-    from adagp.program.jobs import StopFlag, Stopped
+    from adagp.program.jobs import Stopped
     from adagp.program.reproduce.study import Study, without_data
 
     if device != "cpu":

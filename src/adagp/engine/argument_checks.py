@@ -77,6 +77,11 @@ def read_precision(precision: Precision | str | None, *, compiled: bool, several
     return chosen
 
 
+def read_weight_hooks(hooks: WeightUpdateHook | Sequence[WeightUpdateHook]) -> tuple[WeightUpdateHook, ...]:
+    """Return one hook or several as a tuple, in the order in which they are called."""
+    return (hooks,) if isinstance(hooks, WeightUpdateHook) else tuple(hooks)
+
+
 def check_weight_hooks(sharded: bool, hooks: Sequence[WeightUpdateHook]) -> None:
     """Raise if there are hooks on weights that are sharded over processes."""
     if sharded and hooks:

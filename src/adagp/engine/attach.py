@@ -20,6 +20,7 @@ from adagp.engine.argument_checks import (
     check_weight_hooks,
     read_optimizers,
     read_precision,
+    read_weight_hooks,
 )
 from adagp.engine.arithmetic import ArithmeticFacts
 from adagp.engine.distributed import (
@@ -37,7 +38,7 @@ from adagp.engine.run_length import Epochs, RunLength, check_whole, read_length
 from adagp.engine.trainer import Trainer
 from adagp.engine.trial_forward import registered_layout, trial_forward
 from adagp.engine.validate import validate
-from adagp.engine.weight_update import WeightUpdateHook, as_hooks
+from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import AdagpWarning, OptionError
 from adagp.layers.sites import Survey
 from adagp.schedules import Schedule
@@ -237,7 +238,7 @@ def attach_run(
     check_selector(output)
     processes = _processes(model, synchronize, staged)
     survey = _checked_survey(model, optimizers, exclude, staged)
-    weight_hooks = as_hooks(engine.weight_hooks)
+    weight_hooks = read_weight_hooks(engine.weight_hooks)
     check_weight_hooks(is_sharded_model(model), weight_hooks)
     precision = read_precision(engine.precision, compiled=bool(engine.compile), several=processes.several)
     needed = {name: sources[name] if name in sources else default_source(name) for name in sorted(schedule.sources)}

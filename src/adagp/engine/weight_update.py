@@ -5,15 +5,10 @@ They see predicted updates like any other. In a training loop of your own, give 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
-from adagp.core.methods import hooks_in_use
-from adagp.core.options import keyword_options
 from adagp.core.plan import Step
-from adagp.core.plugins import import_reference
 from adagp.layers.sites import Survey
 
 
@@ -54,23 +49,3 @@ class WeightUpdateHook(ABC):
     def expand(self, weights: dict[str, Any]) -> dict[str, Any]:
         """Return the state_dict that was given to `compress`."""
         return weights
-
-
-def build_weight_hooks(
-    options: Mapping[str, Any], regenerate: Callable[[], dict[str, Tensor]]
-) -> list[WeightUpdateHook]:
-    """Return the hooks that are on in a run with these options, in the order of the table.
-
-    `regenerate` draws the run's initial weights again and returns them by parameter name.
-    """
-    return [
-        import_reference(hook.builds, what="a weight-update hook", kind="Class")(
-            **keyword_options(hook.options, options), regenerate=regenerate
-        )
-        for hook in hooks_in_use(options)
-    ]
-
-
-def as_hooks(hooks: WeightUpdateHook | Sequence[WeightUpdateHook]) -> tuple[WeightUpdateHook, ...]:
-    """Return one hook or several as a tuple, in the order in which they are called."""
-    return (hooks,) if isinstance(hooks, WeightUpdateHook) else tuple(hooks)

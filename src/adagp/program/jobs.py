@@ -19,7 +19,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 from adagp.core.files import reason
@@ -32,8 +31,6 @@ Stop = Callable[[], bool]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PR_SET_PDEATHSIG = 1
 """The request of prctl(2) for a signal when the parent dies."""
-UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID"
-"""The environment variable that torchrun sets for its processes."""
 POLL_SECONDS = 0.1
 """How often the waiting process checks for a request to stop."""
 REPORT_SECONDS = 0.5
@@ -85,33 +82,6 @@ class JobObserver(Protocol):
 
 class Stopped(Exception):  # noqa: N818  # nothing went wrong
     """The user asked to stop; everything can be resumed."""
-
-
-class StopFlag:
-    """Makes `stop()` true after the first Ctrl-C (or SIGTERM); the second one interrupts.
-
-    Under torchrun the second is ignored: torchrun forwards the signals that the processes have received already.
-    """
-
-    def __init__(self) -> None:
-        self._set = False
-
-    def __call__(self) -> bool:
-        """Return whether the user asked to stop."""
-        return self._set
-
-    def __enter__(self) -> "StopFlag":
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._set and UNDER_TORCHRUN not in os.environ:
-            raise KeyboardInterrupt
-        self._set = True
 
 
 def never() -> bool:

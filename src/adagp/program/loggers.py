@@ -17,8 +17,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from adagp.core.files import read_text, write_atomically
-from adagp.core.folders import check_folder
+from adagp.core.files import check_folder, read_text, write_atomically
 from adagp.core.plugins import faults_as, import_reference
 from adagp.core.registry import Registry
 from adagp.errors import OptionError, RunError

@@ -159,7 +159,8 @@ class Comparison:
             parse_accelerator(self.accelerator)
         if self.pipeline != Comparison.pipeline:
             parse_pipeline(self.pipeline)
-        parse_cluster(self.cluster)
+        if self.cluster != Comparison.cluster:
+            parse_cluster(self.cluster)
         for index, regime in enumerate(self.regimes):
             if regime not in REGIMES:
                 raise unknown_name("regime", regime, REGIMES)

@@ -39,8 +39,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.tensor import DTensor
 
-from adagp.core.files import TEMPORARY, sync_folder, write_atomically
-from adagp.core.folders import delete_entries, folder_names
+from adagp.core.files import TEMPORARY, delete_entries, folder_names, sync_folder, write_atomically
 from adagp.core.pickle_screen import check_pickle, check_torch_archive
 from adagp.errors import RunError
 from adagp.program.distributed.processes import World

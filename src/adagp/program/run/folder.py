@@ -29,8 +29,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from adagp.core.files import TEMPORARY, sync_folder, write_atomically
-from adagp.core.folders import delete_folder
+from adagp.core.files import TEMPORARY, delete_folder, sync_folder, write_atomically
 from adagp.errors import RunError
 from adagp.program.run.documents import (
     ABSENT,

@@ -4,7 +4,7 @@ import platform
 import resource
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from math import ceil
@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import MultiStepLR, ReduceLROnPlateau
 
 from adagp._version import __version__
-from adagp.core.methods import UNRECORDED_METHOD, find_source
+from adagp.core.methods import UNRECORDED_METHOD, find_source, hooks_in_use
+from adagp.core.options import keyword_options
 from adagp.core.plan import Phase
-from adagp.core.plugins import loaded_plugins
+from adagp.core.plugins import import_reference, loaded_plugins
 from adagp.core.precision import parse_precision
 from adagp.engine.attach import EngineOptions, attach_run
 from adagp.engine.guard import Guard
 from adagp.engine.run_length import Epochs, shortened_run
 from adagp.engine.trainer import Trainer
-from adagp.engine.weight_update import build_weight_hooks
+from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import ModelError, OptionError
 from adagp.program.jobs import Stop, never, report_share
 from adagp.program.run.config import CODE, TrainConfig, check_trusted_code
@@ -259,6 +260,21 @@ def build_trainer(
         synchronize=several,
         staged=staged,
     )
+
+
+def build_weight_hooks(
+    options: Mapping[str, Any], regenerate: Callable[[], dict[str, Tensor]]
+) -> list[WeightUpdateHook]:
+    """Return the hooks that are on in a run with these options, in the order of the table.
+
+    `regenerate` draws the run's initial weights again and returns them by parameter name.
+    """
+    return [
+        import_reference(hook.builds, what="a weight-update hook", kind="Class")(
+            **keyword_options(hook.options, options), regenerate=regenerate
+        )
+        for hook in hooks_in_use(options)
+    ]
 
 
 def initial_weights(seed: int, task: Task) -> dict[str, torch.Tensor]:
