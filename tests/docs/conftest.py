@@ -98,7 +98,7 @@ def reader(reader_template: Path, tmp_path: Path, write_devkit: WriteDevkit, mon
     """Return a reader's own folder, which is the current one."""
     folder = tmp_path / "reader"
     shutil.copytree(reader_template, folder)
-    shutil.copytree(ROOT / "examples", folder / "examples")
+    shutil.copytree(ROOT / "examples", folder / "examples", dirs_exist_ok=True)
     thing = [("dog", (5, 5, 40, 40), False)]
     write_devkit({f"train-{number}": thing for number in range(32)}, {"val": thing}).rename(
         folder / "data" / "VOCdevkit"
