@@ -47,7 +47,13 @@ def samples() -> list[dict[str, torch.Tensor]]:
 
 
 def train(
-    kind: type, folder: Path, resume: Path | None = None, bf16: bool = False, labels: str = "labels", **more: Any
+    kind: type,
+    folder: Path,
+    resume: Path | None = None,
+    bf16: bool = False,
+    labels: str = "labels",
+    compiled: bool = False,
+    **more: Any,
 ) -> Any:
     arguments = TrainingArguments(
         str(folder),
@@ -63,6 +69,8 @@ def train(
         disable_tqdm=True,
         logging_strategy="no",
         seed=3,
+        torch_compile=compiled,
+        torch_compile_backend="eager" if compiled else None,  # traced as ever, but nothing to wait for
     )
     one = model()
     trainer = kind(model=one, args=arguments, train_dataset=samples(), **more)
@@ -92,6 +100,15 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(method: str, bf16: bool, 
     checkpoint = tmp_path / "checkpoint-6"
     assert (checkpoint / STATE).is_file()
     assert equal(whole, train(PredictingTrainer, tmp_path, resume=checkpoint, bf16=bf16, adagp=options))
+
+
+@pytest.mark.slow
+def test_a_model_that_the_trainer_compiles_is_trained_as_without(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    eager, compiled = (train(PredictingTrainer, tmp_path / str(on), compiled=on, adagp=OPTIONS) for on in (False, True))
+    torch._dynamo.reset()
+    for one, other in zip(eager.parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_labels_that_are_nowhere_are_told(tmp_path: Path) -> None:
