@@ -4,7 +4,7 @@ import pytest
 
 from adagp.hw import Accelerator, Linear, Technology, Workload
 from adagp.hw.area import array_area, design_area, mac_area, memory_area
-from adagp.hw.settings import with_preset
+from adagp.hw.hardware_file import with_preset
 
 WORKLOAD = Workload("one", (Linear("fc", 1, 100, 10),))
 BASE = Accelerator()

@@ -1,10 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from adagp.errors import DataError, OptionError
 from adagp.hw import Cost, EnergyModel, Technology, energy_table
-from adagp.hw.energy import sram
+from adagp.hw.energy import array_entry, sram
 
 MODEL = EnergyModel(Technology(), 16, clock_hz=200e6, buffer_kilobytes=512, predictor_kilobytes=600, pes=180)
 
@@ -12,7 +13,10 @@ MODEL = EnergyModel(Technology(), 16, clock_hz=200e6, buffer_kilobytes=512, pred
 def test_every_figure_says_where_it_is_from() -> None:
     assert len(energy_table()) > 25
     assert all(
-        entry.source.startswith(("CACTI", "Horowitz", "Chen, Emer, Sze", "assumed:")) for entry in energy_table()
+        entry.source.startswith(
+            ("CACTI", "Horowitz", "Chen, Emer, Sze", "O'Connor", "8 pJ a bit", "adagp rtl", "assumed:")
+        )
+        for entry in energy_table()
     )
 
 
@@ -29,6 +33,32 @@ def test_each_action_costs_what_the_table_says() -> None:
     assert energy.clock == pytest.approx(100 * 180 * 0.75e-12)
     assert energy.joules == pytest.approx(sum(energy.by_level.values()))
     assert energy.on_chip == pytest.approx(energy.joules - energy.dram)
+
+
+def test_a_systolic_array_takes_what_was_measured_on_the_gates_of_one() -> None:
+    """What adagp rtl power said of a 4x4 chip in osu018, batches of 2, 8 and 32: pJ of a PE in a cycle, at its utilisation."""
+    measured = {20_224 / (16 * 16_712): 86.41, 80_896 / (16 * 21_536): 86.85, 323_584 / (16 * 40_832): 87.35}
+    model = replace(MODEL, array_kind="systolic", pes=1)
+    for utilisation, picojoules in measured.items():
+        macs = round(1000 * utilisation)
+        energy = model.energy(Cost(cycles=1000, macs=macs, registers=16 * macs, network=48 * macs))
+        in_array = energy.registers + energy.network + energy.clock
+        assert in_array * 1e12 / 1000 == pytest.approx(picojoules / 16, rel=0.002)
+
+
+@pytest.mark.parametrize(("bits", "picojoules"), [(8, 3.09), (12, 5.39), (16, 5.39), (32, 21.0), (64, 21.0)])
+def test_the_clock_takes_more_for_wider_words(bits: int, picojoules: float) -> None:
+    assert array_entry(Technology(), "clock", "systolic", bits).read == picojoules
+
+
+@pytest.mark.parametrize(
+    ("dram", "picojoules"), [("lpddr4", 8.0), ("gddr5", 14.0), ("hbm2", 3.9), ("horowitz", 30.46875)]
+)
+@pytest.mark.parametrize("node", [45, 22])
+def test_memories_of_their_own_chip_go_with_any_node(dram: str, picojoules: float, node: int) -> None:
+    model = replace(MODEL, technology=Technology(node, dram=dram))
+    energy = model.energy(Cost(dram_reads=500, dram_writes=500))
+    assert energy.dram == pytest.approx(1000 * picojoules * 1e-12)
 
 
 def test_leakage_goes_with_time() -> None:
@@ -103,7 +133,8 @@ def test_refuses_what_the_table_has_not() -> None:
     with pytest.raises(OptionError) as raised:
         Technology(node=45, dram="ddr4")
     assert str(raised.value) == (
-        "the energy table has no DRAM 'ddr4' at 45 nm; it has ddr3 at 32 nm, ddr3 at 45 nm, ddr4 at 22 nm, ddr4 at 32 nm."
+        "the energy table has no DRAM 'ddr4' at 45 nm; it has ddr3 at 32 nm, ddr3 at 45 nm, ddr4 at 22 nm, ddr4 at 32 nm, "
+        "gddr5 at any nm, hbm2 at any nm, horowitz at any nm, lpddr4 at any nm."
     )
     with pytest.raises(OptionError, match=r"^the energy table has no SRAM 'lstp' at 7 nm; it has hp at 22 nm,"):
         Technology(node=7)

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +7,8 @@ from adagp.hw import Accelerator, Convolution, Linear, Workload, scheduled_run, 
 from adagp.hw.area import design_area
 from adagp.hw.axes import parse_axes
 from adagp.hw.explore import Space, accelerators, explore, pareto_front, parse_objectives
-from adagp.hw.settings import PRESETS, with_preset, with_settings
+from adagp.hw.hardware_file import PRESETS, with_preset
+from adagp.hw.settings import with_settings
 from adagp.schedules import parse_schedule
 
 WORKLOAD = Workload(
@@ -78,10 +77,10 @@ def test_objectives() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_accelerators_and_give_way_to_what_is_given(name: str) -> None:
     base = Accelerator(clock_hz=123e6, buffer_kilobytes=77)
-    settings = PRESETS[name].settings
-    assert with_preset(base, name) == replace(base, **settings)
+    array = with_preset(Accelerator(), name).array
+    assert with_preset(base, name) == with_preset(Accelerator(), name)
     kept = with_settings(with_preset(base, name), {"clock": 123.0, "buffer": 77.0})
-    assert (kept.clock_hz, kept.buffer_kilobytes, kept.array) == (123e6, 77, settings["array"])
+    assert (kept.clock_hz, kept.buffer_kilobytes, kept.array) == (123e6, 77, array)
     assert with_preset(base, None) is base
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -251,3 +252,85 @@ def test_a_method_brings_cost_functions_of_its_own(found: tuple[Stage, ...], mon
     learning = duties(found, BACKPROP_ALL, ACCELERATOR, True, "outside", variant=11)
     assert [duty.learns for duty in learning] == [True, True, False, True]
     assert learning[1].predictions == Predictions(Cost(5), Cost(11))
+
+
+HEADS = Attention("scores", 4, 10, 16, 10), Attention("use", 4, 10, 10, 16)
+SOFTMAX = Elementwise("softmax", "_softmax", 400, 400)
+
+
+def test_fused_attention_keeps_the_scores_on_chip_and_computes_them_twice() -> None:
+    model = Workload("w", (HEADS[0], SOFTMAX, HEADS[1]))
+    plain, fused = (stages(model, Accelerator(fused_attention=fused), 2) for fused in (False, True))
+    # Scores: written, read and written by the softmax, read by their use; on the way back the use's gradient is written and
+    # read, the softmax reads three matrices and writes one, and both products of the scores read its gradient.
+    bits = 2 * 400 * 16
+    forward = sum(stage.forward.dram_bits + stage.elementwise_forward.dram_bits for stage in plain)
+    assert sum(stage.forward.dram_bits + stage.elementwise_forward.dram_bits for stage in fused) == forward - 4 * bits
+
+    def backward(chain: tuple[Stage, ...]) -> int:
+        costs = (stage.input_gradient + stage.weight_gradient + stage.elementwise_backward for stage in chain)
+        return sum(cost.dram_bits for cost in costs)
+
+    again = 2 * 2 * 4 * 10 * 16 * 16  # queries and keys are read once more
+    softmax = plain[0].elementwise_backward.dram_bits
+    assert backward(fused) == backward(plain) - softmax - 4 * bits + again
+    assert fused[0].input_gradient.macs == 2 * plain[0].input_gradient.macs
+    assert [stage.forward.cycles for stage in fused] == [stage.forward.cycles for stage in plain]
+
+
+def test_fused_attention_needs_an_attention() -> None:
+    with pytest.raises(OptionError) as raised:
+        stages(Workload("w", (CONV,)), Accelerator(fused_attention=True), 2)
+    assert str(raised.value) == "'w' has no attention that could be fused; leave fused attention out."
+
+
+def test_a_vector_unit_takes_cycles_after_its_layer() -> None:
+    model = Workload("w", (HEADS[0], SOFTMAX, HEADS[1]))
+    free, slow = (stages(model, Accelerator(vector_lanes=lanes), 2) for lanes in (inf, 7))
+    assert [stage.elementwise_forward.cycles for stage in free] == [0, 0]
+    assert [stage.elementwise_forward.cycles for stage in slow] == [-(-2 * 3 * 400 // 7), 0]
+    assert [stage.elementwise_backward.cycles for stage in slow] == [-(-2 * 2 * 400 // 7), 0]
+    assert free[0].elementwise_forward.dram_bits == slow[0].elementwise_forward.dram_bits
+
+
+def test_a_table_is_updated_once_in_a_batch_by_backprop_and_not_in_phase_gp() -> None:
+    table = Elementwise("table", "embedding", 5, 5 * 64, 1000 * 64)
+    model = Workload("w", (table, Linear("head", 5, 64, 10)))
+    accelerator = Accelerator(optimizer_words=2)
+    (stage,) = stages(model, accelerator, 4)
+    # The gradient is written; gradient, weights and two words of state are read; weights and state written.
+    assert stage.table_update.dram_bits == (1 + 4 + 3) * 64_000 * 16
+    plans = BACKPROP_ALL, Plan(Phase.GP, default="(supplied)", hold_rest=True)
+    bp, gp = (duties([stage], plan, accelerator, False)[0] for plan in plans)
+    alone = duties([replace(stage, table_update=Cost())], BACKPROP_ALL, accelerator, False)[0]
+    assert bp.backward.dram_bits - alone.backward.dram_bits == stage.table_update.dram_bits
+    assert gp.backward == Cost()
+    assert gp.forward.dram_bits == (stage.forward + stage.elementwise_forward + stage.update).dram_bits
+
+
+def test_an_optimizer_in_higher_precision() -> None:
+    def moved(**options: int) -> tuple[int, int]:
+        (stage,) = stages(Workload("w", (BIG,)), Accelerator(optimizer_words=2, **options), 1)  # type: ignore[arg-type]
+        return stage.update.dram_bits // BIG.weights, stage.read_back.dram_bits // BIG.weights
+
+    assert moved() == (2 * 2 * 16 + 16, 32)
+    assert moved(state_bits=32) == (2 * 2 * 32 + 16, 32)
+    assert moved(state_bits=32, master_bits=32) == (2 * 2 * 32 + 2 * 32 + 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"optimizer_words": 0, "state_bits": 32},
+            "the optimizer has no state, so the width of its state has no effect; leave it out.",
+        ),
+        ({"master_bits": 16}, "a copy of the weights in 16 bits has no effect: the weights have 16."),
+        ({"state_bits": 65}, "the optimizer's state is 65 bits wide; it must be 1 to 64."),
+        ({"vector_lanes": 0}, "vector unit is 0 lanes; it must be more than 0."),
+    ],
+)
+def test_options_of_the_optimizer_that_cannot_be(options: dict[str, int], message: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        Accelerator(**options)  # type: ignore[arg-type]
+    assert str(raised.value) == message

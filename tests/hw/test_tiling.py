@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 from itertools import permutations
 from itertools import product as nest
-from math import inf
+from math import ceil, inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adagp.errors import OptionError
-from adagp.hw import Array, Bits, Memory, Operation, Product, Window, array_cost
-from adagp.hw.product import AXES, RESULTS
+from adagp.hw import Accelerator, Array, Bits, Memory, Operation, Product, Window, array_cost
+from adagp.hw.dataflows import OBJECTIVES
+from adagp.hw.product import AXES, RESULTS, AccessEnergies
 from adagp.hw.tiling import SLACK, best_tiling, part_sizes
 
 BITS = Bits(8, 4, 16, 24)
@@ -165,7 +166,50 @@ def test_a_tiling_is_about_as_quick_as_any(product: Product, dataflow: str, buff
     found = best_tiling(product, ARRAY, dataflow, Memory(buffer, 0, rate))
     orders = tuple(permutations(("rows", "depth", "columns")))
     quickest = min(time(tile, order) for tile in fitting for order in orders)
-    assert time(found.tile, found.order) <= (1 + SLACK) * quickest + 1e-9
+    assert time(found.tile, found.order) <= (1 + SLACK["balanced"]) * quickest + 1e-9
+
+
+@pytest.mark.medium
+@settings(max_examples=30, deadline=None)
+@given(
+    products(),
+    st.sampled_from(("ws", "os", "is")),
+    st.integers(300, 4000),
+    st.sampled_from(("latency", "energy", "edp")),
+)
+def test_a_tiling_is_the_best_for_its_objective(product: Product, dataflow: str, buffer: int, objective: str) -> None:
+    fitting = [tile for tile in tiles(product) if 2 * held(product, tile) <= buffer]
+    if not fitting:
+        return
+    energies = AccessEnergies(60.0, 60.0, 2.0, 2.0, 150.0)
+
+    def value(tile: Tile, order: tuple[str, ...]) -> float:
+        cost = array_cost(dataflow, Product(**{**vars(product), "tile": tile}), ARRAY)
+        reads, writes = walk(product, tile, order)
+        time = max(cost.cycles, (reads + writes) / 8)
+        moved = cost.moving(reads, writes)
+        joules = 60 * moved.dram_bits + 2 * moved.buffer_bits + 150 * ceil(time / product.count) * product.count
+        return {"latency": time, "energy": joules, "edp": joules * time}[objective]
+
+    found = best_tiling(product, ARRAY, dataflow, Memory(buffer, 0, 8.0, objective, energies))
+    orders = tuple(permutations(("rows", "depth", "columns")))
+    assert value(found.tile, found.order) <= min(value(tile, order) for tile in fitting for order in orders) * (
+        1 + 1e-9
+    )
+
+
+def test_objectives_differ() -> None:
+    """Cutting time costs cycles and saves traffic: the objectives take different tilings of one product."""
+    found = {}
+    for objective in OBJECTIVES:
+        accelerator = Accelerator(buffer_kilobytes=16, tiling=objective)
+        cost = accelerator.with_stalls(accelerator.tiled_cost(Product(3136, 576, 64)))
+        found[objective] = cost.cycles, accelerator.energy_model().energy(cost).joules
+    assert found["latency"][0] == min(cycles for cycles, _ in found.values())
+    assert found["latency"][0] < found["energy"][0]
+    assert found["energy"][1] == min(joules for _, joules in found.values())
+    assert found["energy"][1] < found["latency"][1]
+    assert found["edp"][0] * found["edp"][1] == min(cycles * joules for cycles, joules in found.values())
 
 
 def test_accumulators_limit_the_steps_of_a_fold() -> None:

@@ -5,7 +5,19 @@ import pytest
 
 from adagp.errors import DataError
 from adagp.hw import Attention, Convolution, Elementwise, Linear, Workload, load_workload
-from adagp.hw.workload import COPIES, NORMALISATIONS, POINTWISE, SMOOTH, Moved, moved_words, workload_from_json
+from adagp.hw.workload import (
+    COPIES,
+    NORMALISATIONS,
+    POINTWISE,
+    SMOOTH,
+    SUMS,
+    Moved,
+    Saved,
+    attention_pairs,
+    moved_words,
+    vector_operations,
+    workload_from_json,
+)
 
 STRIDED = Convolution("stem", 3, 64, (7, 7), (224, 224), (112, 112), (2, 2), input_gradient=False)
 DEPTHWISE = Convolution("depthwise", 32, 32, (3, 3), (16, 16), (16, 16), groups=32)
@@ -46,7 +58,7 @@ def test_json_reads_back_equal(tmp_path: Path) -> None:
     [
         ("{", "not a workload: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)."),
         ("[]", 'not a workload: "format" must be "adagp-workload".'),
-        ('{"format": "adagp-workload", "version": 9}', "workload of version 9; this program reads version 1."),
+        ('{"format": "adagp-workload", "version": 9}', "workload of version 9; this program reads versions 1, 2."),
         (
             '{"format": "adagp-workload", "version": 1, "name": "x", "layers": [{"kind": "magic"}]}',
             "layer kind 'magic' is unknown; allowed: convolution, linear, attention, elementwise.",
@@ -121,7 +133,10 @@ def test_refuses_damaged_convolutions(tmp_path: Path) -> None:
     ("operation", "words", "moved"),
     [
         ("relu_", (100, 100), Moved()),
-        ("add_", (200, 100), Moved(reads=100, backward_reads=100)),
+        ("add_", (200, 100), Moved(reads=100)),
+        ("mul", (101, 100), Moved(reads=1, backward_reads=1)),
+        ("product", (200, 100), Moved(100, 100, 200, 100)),
+        ("rms_norm", (100, 100), Moved(0, 0, 200, 100)),
         ("cat", (300, 300), Moved()),
         ("gelu", (100, 100), Moved(writes=100, backward_reads=100)),
         ("native_batch_norm", (100, 104), Moved(0, 0, 204, 100)),
@@ -134,6 +149,68 @@ def test_fused_work_moves_only_what_is_not_on_chip(operation: str, words: tuple[
     assert moved_words(work, fused=False) == Moved(words[0], words[1], sum(words), words[0])
 
 
+def test_gradients_of_several_uses_are_added_up() -> None:
+    work = Elementwise("e", "gradient_sum", 300, 100)  # three uses: two sums
+    assert moved_words(work, fused=True) == Moved(backward_reads=200)
+    assert moved_words(work, fused=False) == Moved(backward_reads=400, backward_writes=200)
+    assert vector_operations(work) == (0, 200)
+
+
+@pytest.mark.parametrize(
+    ("operation", "words", "operations"),
+    [
+        ("clone", (100, 100), (0, 0)),
+        ("add", (200, 100), (200, 0)),
+        ("relu", (100, 100), (100, 100)),
+        ("product", (200, 100), (100, 200)),
+        ("native_layer_norm", (100, 100), (200, 200)),
+        ("_softmax", (100, 100), (300, 200)),
+    ],
+)
+def test_passes_of_a_vector_unit(operation: str, words: tuple[int, int], operations: tuple[int, int]) -> None:
+    assert vector_operations(Elementwise("e", operation, *words)) == operations
+
+
+def test_attention_is_two_products_with_a_softmax_between() -> None:
+    scores, use = Attention("a", 4, 10, 8, 10), Attention("a", 4, 10, 10, 8)
+    softmax, relu = Elementwise("s", "_softmax", 400, 400), Elementwise("r", "relu", 400, 400)
+    assert attention_pairs(Workload("w", (relu, scores, relu, softmax, use, scores, use))) == ((1, 4), (5, 6))
+    assert attention_pairs(Workload("w", (scores, relu, use, relu, scores, scores))) == ()
+
+
+def test_what_autograd_keeps_reads_back_equal() -> None:
+    kept = Saved(0, "norm", "native_batch_norm", 100), Saved(0, "mask", "native_dropout", 7, 8, fixed=True)
+    workload = Workload("x", (NORM,), kept, 200)
+    assert workload_from_json(workload.to_json()) == workload
+    assert [tensor.bytes(4, 16) for tensor in kept] == [800, 7]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('"layer": 0', '"layer": 1'), "a saved tensor belongs to layer 1; there are 1."),
+        (
+            ('"words": 100', '"words": -1'),
+            "'words' of a saved tensor is -1; it must be a whole number from 1 to 1e+12.",
+        ),
+        (
+            ('"fixed": false', '"colour": 1'),
+            "a saved tensor has no field 'colour'; allowed: bits, fixed, layer, name, of_site, operation, words.",
+        ),
+        (
+            ('"layer": 0, ', ""),
+            "a saved tensor is incomplete: Saved.__init__() missing 1 required positional argument: 'layer'.",
+        ),
+        (('"parameters": 200', '"parameters": "x"'), "'parameters' is 'x'; it must be a whole number from 0 to 1e+12."),
+    ],
+)
+def test_refuses_damaged_tensors(change: tuple[str, str], message: str) -> None:
+    text = Workload("x", (NORM,), (Saved(0, "norm", "native_batch_norm", 100),), 200).to_json()
+    with pytest.raises(DataError) as raised:
+        workload_from_json(text.replace(*change))
+    assert str(raised.value) == message
+
+
 def test_an_operation_is_of_one_kind() -> None:
-    kinds = (COPIES, POINTWISE, SMOOTH, NORMALISATIONS)
+    kinds = (COPIES, SUMS, POINTWISE, SMOOTH, NORMALISATIONS)
     assert len(frozenset().union(*kinds)) == sum(map(len, kinds))

@@ -1,10 +1,13 @@
 """Pipelines of accelerators: what the costs are made of."""
 
+from dataclasses import replace
+
 import pytest
 
 from adagp.hw import Accelerator, Convolution, Elementwise, Linear, Workload, scheduled_run
 from adagp.hw import simulate as simulate_run
 from adagp.hw.links import Link
+from adagp.hw.workload import Saved
 from adagp.pipe import generate, parse_phases, simulate
 from adagp.pipe.modelled import modelled_costs, output_words
 from adagp.schedules import parse_schedule
@@ -38,6 +41,13 @@ def test_bytes_of_a_cut() -> None:
     assert [stage.kept_bytes for stage in costs.stages] == [32 * 2 * words for words in (192, 128, 128)]
     assert [stage.gradient_bytes for stage in costs.stages] == [2 * words for words in (216, 576, 1280)]
     assert [stage.summary_bytes for stage in costs.stages] == [2 * 16 * rows for rows in (8, 8, 10)]
+
+
+def test_a_stage_keeps_what_autograd_keeps() -> None:
+    """The first operation that keeps a tensor decides; element-wise work belongs to the layer before it."""
+    saved = Saved(0, "a", "convolution", 192), Saved(1, "pool", "pool", 128, 64), Saved(3, "c", "addmm", 7, fixed=True)
+    costs = modelled_costs(replace(NET, saved=saved), Accelerator(), 3, 32)
+    assert [stage.kept_bytes for stage in costs.stages] == [32 * (2 * 192 + 8 * 128), 0, 2 * 7]
 
 
 def test_links_are_in_seconds_and_costs_in_cycles() -> None:

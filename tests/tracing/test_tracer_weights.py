@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from adagp.hw import Accelerator, Attention, Linear, Workload, scheduled_run, simulate, stages
 from adagp.schedules import parse_schedule
-from adagp.tracing.tracer import WeightUses, trace
+from adagp.tracing.tracer import trace
+from adagp.tracing.weight_uses import WeightUses
 
 
 def parameters(model: nn.Module, *left_out: str) -> int:

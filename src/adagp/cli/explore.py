@@ -5,7 +5,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,19 +13,29 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli.options import NAMES, OUTPUT, Json, Picture, offer
-from adagp.cli.simulation_options import EPOCHS, BatchSize, FromRtl, PresetName, RunOptions, SampleOptions
+from adagp.cli.simulation_options import (
+    EPOCHS,
+    BatchSize,
+    FromRtl,
+    HardwareFile,
+    PresetName,
+    RunOptions,
+    SampleOptions,
+    chosen_hardware,
+)
 from adagp.core.escape import escaped
 from adagp.core.files import check_output_file, publish
 from adagp.core.options import Option, option, switch
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Simulation, parse_array
 from adagp.hw import simulate as run_simulation
-from adagp.hw.axes import AXES, parse_axes
+from adagp.hw.axes import AXES, parse_axes, parse_variations
 from adagp.hw.dataflows import check_size
-from adagp.hw.explore import OBJECTIVES, Point, Space, accelerators, axis_values, parse_objectives
+from adagp.hw.explore import OBJECTIVES, Labels, Point, Space, accelerators, axis_values, parse_objectives, varied
 from adagp.hw.explore import explore as explore_space
+from adagp.hw.hardware_file import SET_BY_OPTIONS, Hardware
 from adagp.hw.rtl_results import with_rtl
-from adagp.hw.settings import PRESETS, SETTINGS, with_preset, with_settings
+from adagp.hw.settings import SETTINGS, with_settings
 from adagp.hw.simulate import parse_designs
 from adagp.models import MODELS
 from adagp.program.figures.accelerator import plot_speedups
@@ -70,6 +80,13 @@ def explore(
     plan: RunOptions,
     preset: PresetName = None,
     from_rtl: FromRtl = None,
+    hardware: HardwareFile = None,
+    vary: Annotated[
+        list[str] | None,
+        option(
+            "Vary a field of a hardware file: vector.lanes=16..256. Repeatable.", "--vary", panel=_SPACE, unset="none"
+        ),
+    ] = None,
     overrides: Mapping[str, Any],
     objective: Annotated[
         str, option(f"What to minimise: some of {', '.join(OBJECTIVES)}.", panel=_SPACE)
@@ -96,15 +113,25 @@ def explore(
     as_json: Json = False,
 ) -> None:
     """Simulate every point of a design space and print its Pareto front. Axes: lists, A..B (doubling), A..B:+STEP."""
-    base = with_rtl(with_preset(Accelerator(), preset), from_rtl)
-    values = parse_axes(axis_texts(overrides, preset))
+    chip = chosen_hardware(preset, hardware) or Hardware("", {})
+    variations = parse_variations(vary or ())
+    overrides = {**overrides, **varied_axes(variations, overrides, vary or ())}
+    values = parse_axes(axis_texts(overrides, chip))
+    base = with_rtl(chip.applied(Accelerator()), from_rtl)
     objectives = parse_objectives(objective)
     _check_output(out, force, plot, objectives)
     machines = accelerators(base, values)  # raises if one cannot be built
+    labels = varied(machines, chip, variations) if variations else {}
+    machines = tuple(labels) or machines
     if rows:
         batches = tuple(values["batch"]) if "batch" in overrides else (None,)
         grid = Grid(
-            _names(model, "MODEL"), _names(data.dataset, "--dataset"), machines, batches, tuple(values["design"])
+            _names(model, "MODEL"),
+            _names(data.dataset, "--dataset"),
+            machines,
+            batches,
+            tuple(values["design"]),
+            labels,
         )
         _write_grid(grid, data, plan, None, out, plot, as_json=as_json)
         return
@@ -112,7 +139,7 @@ def explore(
     recorded = origin.replay is not None and "batch" not in overrides
     sizes: Sequence[int | None] = (None,) if recorded else values["batch"]
     runs = tuple(plan.run(origin, batch) for batch in sizes)
-    space = Space(origin.workload(), machines, runs, tuple(values["design"]))
+    space = Space(origin.workload(), machines, runs, tuple(values["design"]), labels)
     points = _with_progress(space, workers or usable_cores())
     front = front_of(points, objectives)
     if out is not None:
@@ -124,10 +151,22 @@ def explore(
     _print_front(space.workload.name, points, front, objectives, as_json)
 
 
-def axis_texts(overrides: Mapping[str, Any], preset: str | None) -> dict[str, str | None]:
-    """Return what each axis is to be: as given, or its default; a preset's own value where it has one."""
-    fixed = PRESETS[preset].settings if preset is not None else {}
-    return {axis.name: overrides.get(axis.name, None if axis.field in fixed else axis.default) for axis in AXES}
+def axis_texts(overrides: Mapping[str, Any], chip: Hardware) -> dict[str, str | None]:
+    """Return what each axis is to be: as given, or its default; a hardware file's own value where it has one."""
+    return {axis.name: overrides.get(axis.name, None if axis.field in chip.sets else axis.default) for axis in AXES}
+
+
+def varied_axes(variations: dict[str, list[Any]], overrides: Mapping[str, Any], texts: Sequence[str]) -> dict[str, str]:
+    """Take the fields that have an axis of their own out of `variations`; return what each axis is to be."""
+    axes = {axis.name: axis for axis in AXES}
+    found: dict[str, str] = {}
+    for name in [name for name in variations if SET_BY_OPTIONS.get(name) in axes]:
+        axis = axes[SET_BY_OPTIONS[name]]
+        if axis.name in overrides:
+            raise OptionError(f"--vary {name} and {axis.flag} set the same; give one of them.")
+        del variations[name]
+        found[axis.name] = next(text.partition("=")[2] for text in texts if text.startswith(f"{name}="))
+    return found
 
 
 def front_of(points: Sequence[Point], objectives: Sequence[str]) -> list[bool]:
@@ -171,8 +210,8 @@ def _print_front(
         report = {"model": model, "points": len(points), "objectives": list(objectives)}
         typer.echo(json.dumps({**report, "front": [point.row for point in best]}, indent=2))
     else:
-        varied = [name for name in points[0].settings if len({point.settings[name] for point in points}) > 1]
-        _print(best, varied, objectives, f"{model}: {len(best)} of {len(points):,} designs on the Pareto front")
+        differing = [name for name in points[0].settings if len({point.settings[name] for point in points}) > 1]
+        _print(best, differing, objectives, f"{model}: {len(best)} of {len(points):,} designs on the Pareto front")
 
 
 def _print(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[str], title: str) -> None:
@@ -206,6 +245,7 @@ class Grid:
     accelerators: tuple[Accelerator, ...]
     batches: tuple[int | None, ...]
     designs: tuple[str, ...]
+    labels: Labels = field(default_factory=dict)
 
     @property
     def simulations(self) -> int:
@@ -320,7 +360,8 @@ def _grid_rows(grid: Grid, data: SampleOptions, plan: RunOptions) -> Iterator[di
                     for accelerator in grid.accelerators:
                         simulation = run_simulation(origin.workload(), accelerator, run, grid.designs)
                         for design in simulation.outcomes:
-                            yield {**_row(simulation, dataset, design), "epochs": epochs}
+                            label = grid.labels.get(accelerator, {})
+                            yield {**_row(simulation, dataset, design), "epochs": epochs, **label}
                         progress.advance(task)
 
 

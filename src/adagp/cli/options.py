@@ -139,7 +139,7 @@ NAMES: dict[str, Iterable[str] | Callable[[], Iterable[str]]] = {
     "methods": METHODS,
     "model": MODELS,
     "models": MODELS,
-    "preset": imported("adagp.hw.settings", "PRESETS"),
+    "preset": imported("adagp.hw.hardware_file", "PRESETS"),
 }
 """Names by the option that takes them."""
 

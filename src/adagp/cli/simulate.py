@@ -9,18 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
+from adagp.cli.memory import MemorySettings, model_memory
 from adagp.cli.options import NAMES, OUTPUT, SYSTEM_NAMES, Json, Picture, offer
 from adagp.cli.simulation_options import (
     MODEL,
     RUN,
     BatchSize,
     FromRtl,
+    HardwareFile,
     ManyChipOptions,
     PresetName,
     RunOptions,
     SampleOptions,
+    chosen_hardware,
 )
 from adagp.core.files import check_output_file, publish
+from adagp.core.methods import find_source
 from adagp.core.options import Option, option, switch
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Workload
@@ -28,7 +32,7 @@ from adagp.hw import simulate as run_simulation
 from adagp.hw.export import EXPORTERS, check_export, export_workload
 from adagp.hw.report import DESIGN_COLUMNS, design_heading, design_notes, design_row, layer_rows, simulation_report
 from adagp.hw.rtl_results import with_rtl
-from adagp.hw.settings import PANEL, SETTINGS, with_preset, with_settings
+from adagp.hw.settings import PANEL, SETTINGS, with_settings
 from adagp.hw.simulate import DESIGNS, parse_designs
 from adagp.hw.systems import SYSTEMS, EpochRecord, LayerRecord, SystemOptions, SystemOutcome, run_on_system
 from adagp.program.figures.accelerator import plot_simulation
@@ -220,9 +224,11 @@ def simulate(
     ] = "all",
     systems: SystemSettings,
     preset: PresetName = None,
+    hardware: HardwareFile = None,
     from_rtl: FromRtl = None,
     overrides: Mapping[str, Any],
     many: ManyChipOptions,
+    step: MemorySettings,
     per_layer: Annotated[bool, switch("--per-layer", "Print a row for each layer.", panel=OUTPUT)] = False,
     as_json: Json = False,
     layers_csv: Annotated[
@@ -245,10 +251,20 @@ def simulate(
     out: Annotated[Path | None, option("New output folder for --export.", panel=OUTPUT, unset="none")] = None,
 ) -> None:
     """Model cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
-    accelerator = with_settings(with_rtl(with_preset(Accelerator(), preset), from_rtl), overrides)
+    chip = chosen_hardware(preset, hardware)
+    base = Accelerator() if chip is None else chip.applied(Accelerator())
+    accelerator = with_settings(with_rtl(base, from_rtl), overrides)
     others = chosen_systems(design)
     about_one = {"--per-layer": per_layer, "--csv": layers_csv is not None, "--export": export is not None}
     many.check(about_one | {f"--design {design}": bool(others)})
+    step.check(
+        about_one
+        | {
+            "--chips": many.chips is not None,
+            "--design": design != "all",
+            "--save-workload": save_workload is not None,
+        }
+    )
     designs = () if others else parse_designs(design)
     if export is not None or out is not None:
         check_export(export, out)
@@ -266,6 +282,10 @@ def simulate(
         simulate_chips(training, run, many, plot=plot, as_json=as_json)
         if save_workload is not None:
             workload.save(save_workload)
+        return
+    if step.memory:
+        source = find_source(plan.method).source
+        model_memory(origin.workload(), accelerator, run, source, step, plot=plot, as_json=as_json)
         return
     simulation = run_simulation(origin.workload(), accelerator, run, designs)
     if save_workload is not None:

@@ -10,8 +10,9 @@ from adagp.core.methods import DEFAULT_METHOD, find_source
 from adagp.core.options import declared_options, option, switch
 from adagp.errors import OptionError
 from adagp.hw import Run, scheduled_run
+from adagp.hw.hardware_file import PRESETS, Hardware, read_hardware
 from adagp.hw.runs import check_countable
-from adagp.hw.settings import PANEL, PRESETS
+from adagp.hw.settings import PANEL
 from adagp.program.workloads import Origin, find_origin, sample_shape
 from adagp.schedules import Schedule, parse_schedule
 
@@ -46,6 +47,26 @@ FromRtl = Annotated[
         unset="none",
     ),
 ]
+
+
+HardwareFile = Annotated[
+    Path | None,
+    option(
+        "Hardware file, for settings that are not given: .toml, SCALE-Sim's .cfg or ZigZag's .yaml.",
+        "--hardware",
+        panel=PANEL,
+        unset="none",
+    ),
+]
+
+
+def chosen_hardware(preset: str | None, path: Path | None) -> Hardware | None:
+    """Return the hardware file that a preset or a path names, if any."""
+    if preset is not None and path is not None:
+        raise OptionError("--preset and --hardware both describe the accelerator; give one of them.")
+    if preset is not None:
+        return PRESETS[preset].hardware
+    return None if path is None else read_hardware(path)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from math import ceil, inf
 from typing import Protocol
 
 from adagp.errors import OptionError, unknown_name
-from adagp.hw.dataflows import DATAFLOWS, Array, Memory, array_cost
+from adagp.hw.dataflows import DATAFLOWS, OBJECTIVES, SYSTOLIC, TIMED, Array, Memory, array_cost
 from adagp.hw.energy import EnergyModel, Technology, mac
-from adagp.hw.product import Bits, Cost, Operation, Product, Window, total
+from adagp.hw.product import FREE_ACCESSES, NOTHING, Bits, Cost, Operation, Product, Window, total
 from adagp.hw.workload import ArrayLayer
 
 KERNEL = 3
@@ -128,6 +128,11 @@ class Accelerator:
 
     `equal_power_pes` and `equal_area_pes` are the PEs of baselines that have the power and the area of a design with extra
     hardware, over those of `array` (`adagp rtl` finds them for chips of our own). `arithmetic` replaces that of words.
+
+    `tiling` is what a product's tiling is chosen for, one of `adagp.hw.dataflows.OBJECTIVES`. `vector_lanes` are the elements
+    that the vector unit handles in a cycle, infinite if its work takes no time of its own. `fused_attention` keeps attention's
+    scores on chip and computes them again in the backward pass. The optimizer's words have `state_bits`, the weights' width
+    unless given; with `master_bits` it also has a copy of the weights in that width.
     """
 
     array: Array = MAIN_ARRAY
@@ -152,14 +157,20 @@ class Accelerator:
     equal_power_pes: float = 1.10
     equal_area_pes: float = 1.11
     arithmetic: ArrayArithmetic | None = None
+    tiling: str = OBJECTIVES[0]
+    vector_lanes: float = inf
+    fused_attention: bool = False
+    state_bits: int | None = None
+    master_bits: int | None = None
 
     def __post_init__(self) -> None:
         DATAFLOWS[self.dataflow]
         self._check_rates_and_memories()
-        if self.optimizer_words < 0:
-            raise OptionError(f"optimizer_words is {self.optimizer_words}; it must be 0 or more.")
+        self._check_optimizer()
         if self.backward not in BACKWARD:
             raise unknown_name("backward pass", self.backward, BACKWARD)
+        if self.tiling not in OBJECTIVES:
+            raise unknown_name("objective of the tiling", self.tiling, OBJECTIVES)
         for name in ("weights", "activations", "gradients", "sums"):
             if not 1 <= self.width(name) <= WIDEST:
                 raise OptionError(f"{name} are {self.width(name)} bits wide; it must be 1 to {WIDEST}.")
@@ -168,12 +179,29 @@ class Accelerator:
                 raise OptionError(f"{name} is {getattr(self, name):g}; it must be 1 to {MOST_ENLARGED}.")
         mac(self.technology, self.multiplier_bits)  # raises if the energy table has no such word
 
+    def _check_optimizer(self) -> None:
+        if self.optimizer_words < 0:
+            raise OptionError(f"optimizer_words is {self.optimizer_words}; it must be 0 or more.")
+        for name, bits in (
+            ("the optimizer's state is", self.state_bits),
+            ("the copy of the weights is", self.master_bits),
+        ):
+            if bits is not None and not 1 <= bits <= WIDEST:
+                raise OptionError(f"{name} {bits} bits wide; it must be 1 to {WIDEST}.")
+        if self.state_bits is not None and not self.optimizer_words:
+            raise OptionError("the optimizer has no state, so the width of its state has no effect; leave it out.")
+        if self.master_bits is not None and self.master_bits <= self.width("weights"):
+            raise OptionError(
+                f"a copy of the weights in {self.master_bits} bits has no effect: the weights have {self.width('weights')}."
+            )
+
     def _check_rates_and_memories(self) -> None:
         for name, value, unit in (
             ("clock", self.clock_hz / 1e6, "megahertz"),
             ("bandwidth", self.bandwidth / 1e9, "gigabytes per second"),
             ("buffer", self.buffer_kilobytes, "kilobytes"),
             ("buffer port", self.buffer_port, "bits"),
+            ("vector unit", self.vector_lanes, "lanes"),
         ):
             if not value > 0:
                 raise OptionError(f"{name} is {value:g} {unit}; it must be more than 0.")
@@ -243,8 +271,25 @@ class Accelerator:
 
     @cached_property
     def memory(self) -> Memory:
-        """What limits the tiling of a product."""
-        return Memory(self.buffer_kilobytes * 8192, self.accumulator_kilobytes * 8192, self.bits_per_cycle)
+        """What limits the tiling of a product, and what it is chosen for."""
+        energies = FREE_ACCESSES if self.tiling in TIMED else self.energy_model().access_energies
+        sizes = self.buffer_kilobytes * 8192, self.accumulator_kilobytes * 8192
+        return Memory(*sizes, self.bits_per_cycle, self.tiling, energies)
+
+    def optimizer_traffic(self, weights: int) -> tuple[Cost, Cost]:
+        """Return what updating `weights` moves while they are on chip, and what brings weights and gradient there.
+
+        With a wider copy of the weights the update is of that copy, so that the weights need not come back.
+        """
+        words, copy = weights * self.width("weights"), weights * (self.master_bits or 0)
+        state = self.optimizer_words * weights * (self.state_bits or self.width("weights"))
+        gradient = weights * self.width("gradients")
+        update = NOTHING.moving(state + copy, state + copy + words)
+        return update, NOTHING.moving(gradient + (0 if copy else words), 0)
+
+    def vector_cycles(self, operations: int) -> int:
+        """Return the cycles of element operations on the vector unit."""
+        return ceil(operations / self.vector_lanes)
 
     def stall(self, cost: Cost) -> tuple[int, str]:
         """Return for how many cycles memory stalls `cost`, and the cause: `off-chip`, `buffer port` or an empty text."""
@@ -277,6 +322,7 @@ class Accelerator:
             predictor_weights * self.width("weights") / 8192,
             self.array.pes if pes is None else pes,
             None if self.arithmetic is None else self.arithmetic.mac_picojoules,
+            "systolic" if self.dataflow in SYSTOLIC else "pe",
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from adagp.errors import OptionError
 from adagp.hw.dataflows import DATAFLOWS, Array
+from adagp.hw.hardware_file import field_option
 from adagp.hw.settings import SETTINGS, accelerator_field
 from adagp.hw.simulate import parse_designs
 
@@ -145,6 +146,35 @@ def parse_axes(texts: Mapping[str, str | None]) -> dict[str, list[Any]]:
     if points > MOST_POINTS:
         raise _too_many("the design space", points)
     return values
+
+
+def parse_variations(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the values of fields of a hardware file, each written as FIELD=VALUES."""
+    variations: dict[str, list[Any]] = {}
+    for text in texts:
+        name, sign, values = text.partition("=")
+        if not sign:
+            raise OptionError(f"--vary: cannot read '{text}'; write FIELD=VALUES, for example vector.lanes=16..256.")
+        if name in variations:
+            raise OptionError(f"--vary {name} is given twice.")
+        variations[name] = list(dict.fromkeys(_field_values(name, values)))
+    return variations
+
+
+def _field_values(name: str, text: str) -> list[Any]:
+    """Return the values of one field: ranges of numbers, lists of anything else."""
+    flag, kind = f"--vary {name}", field_option(name).kind
+    if kind in (int, float):
+        return _numbers(0, 1e12, whole=kind is int)(flag, text)
+    if name in ARRAY_FIELDS:
+        return [str(array) for array in _arrays(flag, text)]
+    words = _parts(flag, text)
+    if kind is bool and set(words) - {"true", "false"}:
+        raise _unreadable(flag, text, "true, false or both")
+    return [word == "true" for word in words] if kind is bool else list(words)
+
+
+ARRAY_FIELDS = ("array.size", "predictor.array")
 
 
 def _parts(flag: str, text: str) -> Sequence[str]:

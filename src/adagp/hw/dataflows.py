@@ -31,7 +31,7 @@ from math import inf
 
 from adagp.core.registry import Registry
 from adagp.errors import OptionError
-from adagp.hw.product import AXES, RESULTS, Cost, Operation, Product
+from adagp.hw.product import AXES, FREE_ACCESSES, RESULTS, AccessEnergies, Cost, Operation, Product
 
 LONGEST_SIDE = 65_536
 """PEs of a side at most: the largest wafer-scale array has fewer than a thousand."""
@@ -92,15 +92,25 @@ def shaped_like(array: Array, factor: float) -> list[Array]:
     return list(choices)
 
 
+OBJECTIVES = ("balanced", "latency", "energy", "edp")
+"""What a tiling is chosen for. `latency`: the fewest cycles, of equals the least off-chip traffic. `balanced`: the least
+traffic of those that take at most 2 % more cycles than the quickest. `energy`: the fewest joules, `edp`: the least product of
+joules and cycles."""
+TIMED = OBJECTIVES[:2]
+"""Objectives that need no energies."""
+
+
 @dataclass(frozen=True)
 class Memory:
     """What limits a tiling: bits of the global buffer and of accumulators next to it (0: sums are in the buffer), and
-    off-chip bits per cycle.
+    off-chip bits per cycle. And what it is chosen for, one of `OBJECTIVES`, with the energies that this needs.
     """
 
     buffer_bits: float
     accumulator_bits: float = 0
     bits_per_cycle: float = inf
+    objective: str = OBJECTIVES[0]
+    energies: AccessEnergies = FREE_ACCESSES
 
 
 Dataflow = Callable[[Product, Array], Cost]

@@ -1,9 +1,10 @@
 """Energy: accesses and multiply-accumulates times a table of picojoules, each row with its source.
 
-SRAM and DRAM figures are CACTI 7's, arithmetic is Horowitz's (45 nm only: it is used unscaled at smaller nodes). A PE's
-register and a step to the next PE are taken from Eyeriss' ratios to a multiply-accumulate (ISCA 2016); the clock is an
-assumption. A memory takes the smallest table entry that holds it; beyond the largest it is built of banks of that size, of
-which an access wakes one.
+SRAM and DDR figures are CACTI 7's, arithmetic is Horowitz's (45 nm only: it is used unscaled at smaller nodes). What PEs take
+besides depends on the array: in a systolic one it is measured on the gates of our own chip (`adagp rtl power`), scaled to 45
+nm; in a row-stationary one, or one of a plugin, a register and a step to the next PE are taken from Eyeriss' ratios to a
+multiply-accumulate (ISCA 2016), and the clock is an assumption. A memory takes the smallest table entry that holds it; beyond
+the largest it is built of banks of that size, of which an access wakes one.
 
 Another table of the same columns may take the place of the one that comes with the package (`Technology.table`): a row for each
 action, as CACTI or Accelergy give them.
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from adagp.core.files import read_text
 from adagp.errors import DataError, OptionError
-from adagp.hw.product import Cost
+from adagp.hw.product import AccessEnergies, Cost
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,16 @@ class EnergyEntry:
         return (read * self.read + written * self.write) / self.bits * 1e-12
 
 
+ANY_NODE = 0
+"""The node of a row that holds for a chip of any node: that of a memory which is a chip of its own."""
+
+
 @dataclass(frozen=True)
 class Technology:
     """Which rows of the table to use: process node in nanometres, SRAM cell, DRAM type, with or without the DRAM's pins.
 
-    `table` is the path of a table of your own.
+    `table` is the path of a table of your own. `buffer_access` and `dram_access`, where they are given, take the place of its
+    rows for the global buffer and for the off-chip memory with its pins.
     """
 
     node: int = 45
@@ -51,12 +57,14 @@ class Technology:
     dram: str = "ddr3"
     dram_io: bool = True
     table: str | None = None
+    buffer_access: EnergyEntry | None = None
+    dram_access: EnergyEntry | None = None
 
     def __post_init__(self) -> None:
         for part, name in (("sram", self.cell), ("dram", self.dram)):
             rows = [entry for entry in energy_table(self.table) if entry.part == part]
-            if not any(entry.name == name and entry.node == self.node for entry in rows):
-                known = sorted({f"{entry.name} at {entry.node} nm" for entry in rows})
+            if not any(entry.name == name and entry.node in (ANY_NODE, self.node) for entry in rows):
+                known = sorted({f"{entry.name} at {entry.node or 'any'} nm" for entry in rows})
                 raise OptionError(
                     f"the energy table has no {part.upper()} '{name}' at {self.node} nm; it has {', '.join(known)}."
                 )
@@ -104,7 +112,8 @@ class EnergyModel:
     """Picojoules of each action for one accelerator; `predictor_kilobytes` is 0 where there is no predictor memory.
 
     `pes` are the PEs that are clocked as long as the work takes. `operation_picojoules` is the energy of what counts as a
-    multiply-accumulate, where that is not one of the table's.
+    multiply-accumulate, where that is not one of the table's. `array_kind` names the table's rows of the PEs' registers,
+    network and clock: `systolic` or `pe`.
     """
 
     technology: Technology
@@ -114,15 +123,25 @@ class EnergyModel:
     predictor_kilobytes: float = 0.0
     pes: int = 0
     operation_picojoules: float | None = None
+    array_kind: str = "pe"
+
+    @property
+    def access_energies(self) -> AccessEnergies:
+        """What depends on a product's tiling, for a design without a predictor memory."""
+        return AccessEnergies(*(self.energy(Cost(**{action: 1})).joules * 1e12 for action in TILED_ACTIONS))
 
     def energy(self, cost: Cost) -> Energy:
         """Return the joules of `cost`."""
         technology, pico = self.technology, 1e-12
-        buffer = sram(technology, self.buffer_kilobytes)
+        buffer = technology.buffer_access or sram(technology, self.buffer_kilobytes)
         own = sram(technology, self.predictor_kilobytes)
-        dram = find(technology, "dram", technology.dram, technology.node)
-        pins = find(technology, "dram-io", technology.dram) if technology.dram_io else None
-        register, hop = (find(technology, part, "pe") for part in ("register", "network"))
+        dram = technology.dram_access or find(technology, "dram", technology.dram, technology.node)
+        has_pins = technology.dram_io and technology.dram_access is None
+        pins = find(technology, "dram-io", technology.dram) if has_pins else None
+        register, hop, clock = (
+            array_entry(technology, part, self.array_kind, self.multiplier_bits)
+            for part in ("register", "network", "clock")
+        )
         operation = self.operation_picojoules
         if operation is None:
             operation = mac(technology, self.multiplier_bits).read
@@ -137,11 +156,13 @@ class EnergyModel:
             buffer=buffer.joules(cost.buffer_reads, cost.buffer_writes),
             predictor_memory=own.joules(cost.own_reads, cost.own_writes),
             dram=off_chip,
-            clock=cost.cycles * self.pes * find(technology, "clock", "pe").read * pico,
+            clock=cost.cycles * self.pes * clock.read * pico,
             leakage=leakage * 1e-3 * cost.cycles / self.clock_hz,
         )
 
 
+TILED_ACTIONS = ("dram_reads", "dram_writes", "buffer_reads", "buffer_writes", "cycles")
+"""The parts of a cost that depend on a product's tiling, in the order of `AccessEnergies`."""
 LARGEST = 10**12
 """Picojoules, milliwatts, bits and kilobytes at most."""
 PARTS = ("sram", "dram", "mac", "register", "network", "clock")
@@ -197,10 +218,22 @@ def _number(row: dict[str, str], name: str, least: int = 0, *, whole: bool = Fal
 def find(technology: Technology, part: str, name: str, node: int | None = None) -> EnergyEntry:
     """Return the one entry of a part; a table of your own may leave a DRAM's pins out."""
     rows = (entry for entry in energy_table(technology.table) if entry.part == part and entry.name == name)
-    entry = next((row for row in rows if node in (None, row.node)), None)
+    entry = next((row for row in rows if row.node == ANY_NODE or node in (None, row.node)), None)
     if entry is None and part != "dram-io":
         raise DataError(f"the energy table has no row for {part} '{name}'.")
     return entry or EnergyEntry(part, name, 0, 0, 64, 0.0, 0.0, 0.0, "not in the table")
+
+
+@cache
+def array_entry(technology: Technology, part: str, kind: str, bits: int) -> EnergyEntry:
+    """Return the entry of a part of the PEs: that of the narrowest words that hold `bits`, or of the widest.
+
+    A table that has no row for this kind of array has one for PEs of any kind.
+    """
+    rows = [row for row in energy_table(technology.table) if (row.part, row.name) == (part, kind)]
+    if not rows:
+        return find(technology, part, "pe")
+    return min(rows, key=lambda row: (row.bits < bits, row.bits if row.bits >= bits else -row.bits))
 
 
 @cache

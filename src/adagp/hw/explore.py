@@ -3,7 +3,7 @@
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
@@ -12,6 +12,7 @@ from adagp.errors import OptionError, unknown_name
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.area import design_area
 from adagp.hw.axes import AXES, Axis
+from adagp.hw.hardware_file import Hardware
 from adagp.hw.runs import Run
 from adagp.hw.simulate import simulate
 from adagp.hw.workload import Workload
@@ -24,6 +25,8 @@ OBJECTIVES = {
     "dram": "dram_bytes",
 }
 """What can be minimised, and its column."""
+ENERGIES = ("read_pj", "write_pj", "word_bits", "leakage_mw")
+"""The last part of the names of fields that are an access's energy."""
 CHUNK = 8
 """Simulations that a process gets at a time."""
 FEW = 48
@@ -60,6 +63,7 @@ class Space:
     accelerators: tuple[Accelerator, ...]
     runs: tuple[Run, ...]
     designs: tuple[str, ...]
+    labels: "Labels" = field(default_factory=dict)
 
     @property
     def simulations(self) -> int:
@@ -91,6 +95,31 @@ def accelerators(base: Accelerator, values: Mapping[str, Sequence[Any]]) -> tupl
     return tuple(
         replace(base, **dict(zip(order, choice, strict=True))) for choice in product(*(fields[name] for name in order))
     )
+
+
+Labels = Mapping[Accelerator, Mapping[str, Any]]
+"""What a varied accelerator's fields are, by name."""
+
+
+def varied(
+    machines: Sequence[Accelerator], hardware: Hardware, variations: Mapping[str, Sequence[Any]]
+) -> dict[Accelerator, dict[str, Any]]:
+    """Return every accelerator with every combination of values of fields of a hardware file, and these values.
+
+    Energies of accesses go together, so that those of `hardware` count, too.
+    """
+    energies = {name: value for name, value in hardware.fields.items() if name.endswith(ENERGIES)}
+    choices = [dict(zip(variations, choice, strict=True)) for choice in product(*variations.values())]
+    found: dict[Accelerator, dict[str, Any]] = {}
+    for machine in machines:
+        for choice in choices:
+            changed = Hardware("--vary", energies)
+            for name, value in choice.items():
+                changed = changed.with_field(name, value)
+            found[changed.applied(machine)] = choice
+    if len(found) < len(machines) * len(choices):
+        raise OptionError(f"--vary {', '.join(variations)}: some values make no difference to the accelerator.")
+    return found
 
 
 def explore(space: Space, workers: int, progress: Callable[[int], None] = lambda _: None) -> list[Point]:
@@ -146,7 +175,7 @@ def _points(space: Space, start: int) -> list[Point]:
 
 def _simulate(space: Space, accelerator: Accelerator, run: Run) -> Iterator[Point]:
     simulation = simulate(space.workload, accelerator, run, space.designs)
-    settings = axis_values(accelerator)
+    settings = {**axis_values(accelerator), **space.labels.get(accelerator, {})}
     for design in space.designs:
         outcome = simulation.outcomes[design]
         yield Point(

@@ -173,6 +173,20 @@ class Cost(NamedTuple):
 NOTHING = Cost()
 
 
+@dataclass(frozen=True)
+class AccessEnergies:
+    """Picojoules of a bit read from and written to the off-chip memory and the buffer, and of a cycle of the chip."""
+
+    dram_read: float = 0.0
+    dram_write: float = 0.0
+    buffer_read: float = 0.0
+    buffer_write: float = 0.0
+    cycle: float = 0.0
+
+
+FREE_ACCESSES = AccessEnergies()
+
+
 def total(costs: Iterable[Cost]) -> Cost:
     """Return the cost of doing `costs` one after the other."""
     terms = list(costs)

@@ -1,9 +1,6 @@
 """Settings of an accelerator as a user writes them. The defaults are `Accelerator`'s own.
 
 `simulate` takes them all as options, `sweep` and `pipeline` some of them; the axes of `explore` are some of them as well.
-
-A preset is a known accelerator by name. It has a chip's sizes as its paper gives them, not its whole design: the energies are
-those of the table's process, and words of 8 bits are what the chip multiplies, not a claim that a network trains in them.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,9 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from adagp.core.options import Option, declared_options, option, switch
-from adagp.core.registry import Registry
 from adagp.hw.accelerator import BACKWARD, MOST_ENLARGED, Accelerator, parse_predictor
-from adagp.hw.dataflows import Array, check_size, parse_array
+from adagp.hw.dataflows import OBJECTIVES, check_size, parse_array
 
 PANEL = "Accelerator"
 OPTIMIZER_WORDS = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -115,13 +111,45 @@ class AcceleratorSettings:
         _accelerator("Whose state moves off-chip: sgd, momentum or adam.", choices=tuple(OPTIMIZER_WORDS)),
         Sets("optimizer_words", OPTIMIZER_WORDS.__getitem__),
     ] = _OPTIMIZERS[_USUAL.optimizer_words]
+    state_bits: Annotated[
+        int | None, _accelerator("Bits of each word of the optimizer's state.", low=1, unset="those of a weight")
+    ] = None
+    master_bits: Annotated[
+        int | None,
+        _accelerator("Bits of the optimizer's own, wider copy of the weights.", low=1, unset="there is no copy"),
+    ] = None
+    tiling: Annotated[
+        str,
+        _accelerator(
+            "What tilings are chosen for: balanced (least traffic within 2 % of the least cycles), latency, energy or edp.",
+            choices=OBJECTIVES,
+        ),
+    ] = _USUAL.tiling
+    vector_lanes: Annotated[
+        float,
+        _accelerator(
+            "Elements per cycle of the unit for normalisation, softmax and the like; inf: its work takes no time.",
+            above=0,
+            infinite=True,
+        ),
+    ] = _USUAL.vector_lanes
+    fused_attention: Annotated[
+        bool,
+        switch(
+            "--fused-attention",
+            "Keep attention's scores on chip; compute them again in the backward pass.",
+            panel=PANEL,
+        ),
+    ] = _USUAL.fused_attention
     node: Annotated[int, _accelerator("Energy table: nanometres.", low=1), Sets("technology.node")] = (
         _USUAL.technology.node
     )
     cell: Annotated[str, _accelerator("Energy table: SRAM cells, hp or lstp."), Sets("technology.cell")] = (
         _USUAL.technology.cell
     )
-    dram: Annotated[str, _accelerator("Energy table: ddr3 or ddr4."), Sets("technology.dram")] = _USUAL.technology.dram
+    dram: Annotated[
+        str, _accelerator("Energy table: ddr3, ddr4, lpddr4, gddr5, hbm2 or horowitz."), Sets("technology.dram")
+    ] = _USUAL.technology.dram
     energy_table: Annotated[
         Path | None, _accelerator("An energy table of your own (CSV).", unset="adagp's"), Sets("technology.table", str)
     ] = None
@@ -153,39 +181,3 @@ def with_settings(accelerator: Accelerator, settings: Mapping[str, Any]) -> Acce
     own = {name: value for name, value in values.items() if "." not in name}
     technology = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
     return replace(accelerator, **own, technology=replace(accelerator.technology, **technology))
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Fields of an `Accelerator` by name, and where the figures come from."""
-
-    settings: Mapping[str, Any]
-    source: str
-
-
-PRESETS: Registry[Preset] = Registry("preset")
-
-
-def _add_preset(
-    name: str, source: str, array: Array, dataflow: str, *, kilobytes: float, hertz: float, bits: int, bandwidth: float
-) -> None:
-    sizes = {"buffer_kilobytes": kilobytes, "clock_hz": hertz, "word_bits": bits, "bandwidth": bandwidth}
-    PRESETS.add(name, Preset({"array": array, "dataflow": dataflow, **sizes}, source))
-
-
-_EYERISS = "Chen et al., JSSC 2017: 168 PEs, 108 kB, 200 MHz; a 64-bit link at 60 MHz"
-_TPU = "Jouppi et al., ISCA 2017: 256x256 8-bit multipliers, 24 MiB unified buffer, 700 MHz, 34 GB/s"
-_GEMMINI = (
-    "Genc et al., DAC 2021: the default 16x16 array of 8-bit words, 256 KiB scratchpad, 1 GHz; "
-    "a bus of 16 bytes per cycle"
-)
-_EDGE = "no chip: a small array with one 32-bit channel of 800 MT/s"
-_add_preset("eyeriss", _EYERISS, Array(12, 14), "rs", kilobytes=108.0, hertz=200e6, bits=16, bandwidth=0.48e9)
-_add_preset("tpu-v1", _TPU, Array(256, 256), "ws", kilobytes=24.0 * 1024, hertz=700e6, bits=8, bandwidth=34e9)
-_add_preset("gemmini", _GEMMINI, Array(16, 16), "ws", kilobytes=256.0, hertz=1e9, bits=8, bandwidth=16e9)
-_add_preset("edge", _EDGE, Array(8, 8), "ws", kilobytes=128.0, hertz=200e6, bits=16, bandwidth=3.2e9)
-
-
-def with_preset(accelerator: Accelerator, name: str | None) -> Accelerator:
-    """Return `accelerator` with the preset's settings."""
-    return accelerator if name is None else replace(accelerator, **PRESETS[name].settings)

@@ -12,11 +12,13 @@ own predictor, or by the functions that a method names (`adagp.AcceleratorWork`)
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import inf
 from typing import cast
 
 from adagp.core.methods import AcceleratorWork, BatchSplit, accelerator_work, default_split
 from adagp.core.plan import BACKPROP, BACKPROP_ALL, Plan, predicted_plan
 from adagp.core.plugins import import_reference
+from adagp.errors import OptionError
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.product import NOTHING, Cost, Operation, total
 from adagp.hw.workload import (
@@ -27,7 +29,9 @@ from adagp.hw.workload import (
     Linear,
     Moved,
     Workload,
+    attention_pairs,
     moved_words,
+    vector_operations,
 )
 
 
@@ -174,8 +178,9 @@ class Stage:
     """A layer of the array, the element-wise work after it, and the costs of their passes for one batch, without stalls.
 
     `update` is the optimizer's traffic while the weights are on chip; `read_back` brings weights and gradient there again after
-    a backward pass. `batch` samples, and the `error_words` of one sample at the network's output, are what further sources
-    need. `shards`: the weights are updated on as many chips, each with its part.
+    a backward pass. `table_update` is the same for lookup tables, which are trained where the backward pass reaches them.
+    `batch` samples, and the `error_words` of one sample at the network's output, are what further sources need. `shards`: the
+    weights are updated on as many chips, each with its part.
     """
 
     layer: ArrayLayer
@@ -186,6 +191,7 @@ class Stage:
     elementwise_backward: Cost = NOTHING
     update: Cost = NOTHING
     read_back: Cost = NOTHING
+    table_update: Cost = NOTHING
     predictions: Predictions | None = None
     batch: int = 1
     error_words: int = 0
@@ -213,37 +219,92 @@ def stages(workload: Workload, accelerator: Accelerator, batch: int) -> tuple[St
     Element-wise work before the first layer joins the first stage.
     """
     chain: list[Stage] = []
-    waiting = Moved()
+    waiting = _Waiting(accelerator, batch)
     error_words = error_width(workload)
     by_shape: dict[ArrayLayer, Stage] = {}  # models repeat shapes
     # The buffer's size does not matter to the predictor: the same value lets accelerators share its cached cost.
     small_buffer = replace(accelerator, buffer_kilobytes=1.0)
     shapes = iter(workload.shapes)
-    for layer in workload.layers:
+    fused = _fused_attention(workload) if accelerator.fused_attention else {}
+    for index, layer in enumerate(workload.layers):
         if isinstance(layer, Elementwise):
-            waiting += moved_words(layer, accelerator.fusion)
+            waiting.add(layer, index in fused)
             continue
         if chain:
-            chain[-1] = _with_elementwise(chain[-1], waiting, accelerator)
-            waiting = Moved()
+            chain[-1] = waiting.joined(chain[-1])
         shape = next(shapes)
         if shape not in by_shape:
             by_shape[shape] = _stage(shape, accelerator, batch, error_words, small_buffer)
-        chain.append(replace(by_shape[shape], layer=layer))
+        stage = replace(by_shape[shape], layer=layer)
+        chain.append(_fused(stage, fused[index], accelerator) if index in fused else stage)
     if chain:
-        chain[-1] = _with_elementwise(chain[-1], waiting, accelerator)
+        chain[-1] = waiting.joined(chain[-1])
     return tuple(chain)
 
 
-def _with_elementwise(stage: Stage, moved: Moved, accelerator: Accelerator) -> Stage:
-    """Add what element-wise work moves; on the way back half of what it reads are activations, the rest gradients."""
-    forward, backward = (stage.batch * accelerator.width(what) for what in ("activations", "gradients"))
+class _Waiting:
+    """Element-wise work that has not joined a stage yet."""
+
+    def __init__(self, accelerator: Accelerator, batch: int) -> None:
+        self.accelerator, self.batch = accelerator, batch
+        self.moved, self.operations = Moved(), (0, 0)
+
+    def add(self, work: Elementwise, on_chip: bool) -> None:
+        """Add an operation; one whose operands stay `on_chip` moves nothing."""
+        if not on_chip:
+            self.moved += moved_words(work, self.accelerator.fusion)
+        if self.accelerator.vector_lanes != inf:
+            forward, backward = vector_operations(work)
+            self.operations = self.operations[0] + forward, self.operations[1] + backward
+
+    def joined(self, stage: Stage) -> Stage:
+        """Return the stage with the work, and forget it. On the way back half of what is read are activations."""
+        moved, accelerator = self.moved, self.accelerator
+        forward, backward = (self.batch * accelerator.width(what) for what in ("activations", "gradients"))
+        cycles = [accelerator.vector_cycles(self.batch * count) for count in self.operations]
+        self.moved, self.operations = Moved(), (0, 0)
+        return replace(
+            stage,
+            elementwise_forward=Cost(cycles[0]).moving(forward * moved.reads, forward * moved.writes),
+            elementwise_backward=Cost(cycles[1]).moving(
+                (forward + backward) * moved.backward_reads // 2, backward * moved.backward_writes
+            ),
+            table_update=_table_update(moved.parameters, accelerator) if moved.parameters else NOTHING,
+        )
+
+
+def _table_update(parameters: int, accelerator: Accelerator) -> Cost:
+    """Writing the gradient of a lookup table, and the optimizer's pass over it."""
+    update, read_back = accelerator.optimizer_traffic(parameters)
+    return (update + read_back).moving(0, parameters * accelerator.width("gradients"))
+
+
+def _fused_attention(workload: Workload) -> dict[int, str]:
+    """Return which layers are part of an attention whose scores stay on chip: `scores`, `use`, or work `between` them."""
+    pairs = attention_pairs(workload)
+    if not pairs:
+        raise OptionError(f"'{workload.name}' has no attention that could be fused; leave fused attention out.")
+    parts = {index: "between" for first, second in pairs for index in range(first + 1, second)}
+    return parts | {first: "scores" for first, _ in pairs} | {second: "use" for _, second in pairs}
+
+
+def _fused(stage: Stage, part: str, accelerator: Accelerator) -> Stage:
+    """Return a product of fused attention: the scores and their gradients do not go off chip, and are computed twice."""
+    words = stage.batch * (stage.layer.output_words if part == "scores" else stage.layer.input_words)
+    scores, gradients = (words * accelerator.width(what) for what in ("activations", "gradients"))
+    if part == "use":
+        return replace(
+            stage,
+            forward=stage.forward.moving(-scores, 0),
+            input_gradient=stage.input_gradient.moving(0, -gradients),
+            weight_gradient=stage.weight_gradient.moving(-scores, 0),
+        )
+    forward = stage.forward.moving(0, -scores)
     return replace(
         stage,
-        elementwise_forward=NOTHING.moving(forward * moved.reads, forward * moved.writes),
-        elementwise_backward=NOTHING.moving(
-            (forward + backward) * moved.backward_reads // 2, backward * moved.backward_writes
-        ),
+        forward=forward,
+        input_gradient=stage.input_gradient.moving(-gradients, 0) + forward,
+        weight_gradient=stage.weight_gradient.moving(-gradients, 0),
     )
 
 
@@ -266,12 +327,11 @@ def _stage(
     if not layer.trainable:
         return stage
     own_weights = layer.weights - layer.shared_weights  # each weight is updated and predicted once, with its first use
-    weights = own_weights * accelerator.width("weights")
-    state = accelerator.optimizer_words * weights
+    update, read_back = accelerator.optimizer_traffic(own_weights)
     return replace(
         stage,
-        update=NOTHING.moving(state, state + weights),
-        read_back=NOTHING.moving(weights + own_weights * accelerator.width("gradients"), 0),
+        update=update,
+        read_back=read_back,
         predictions=shared_predictor(layer, small_buffer) if own_weights else None,
     )
 
@@ -286,6 +346,7 @@ def with_sharded_updates(chain: Sequence[Stage], accelerator: Accelerator, shard
             stage,
             update=_scaled(stage.update, 1, shards),
             read_back=_scaled(stage.read_back, 1, shards),
+            table_update=_scaled(stage.table_update, 1, shards),
             predictions=None if stage.predictions is None else shared_predictor(held, small_buffer),
             shards=shards,
         )
@@ -389,7 +450,7 @@ def _summed(parts: Sequence[Duty]) -> Duty:
 
 
 def _without_update(stage: Stage) -> Stage:
-    return replace(stage, update=NOTHING, read_back=NOTHING)
+    return replace(stage, update=NOTHING, read_back=NOTHING, table_update=NOTHING)
 
 
 def _resized(stage: Stage, accelerator: Accelerator, batch: int) -> Stage:
@@ -401,6 +462,7 @@ def _resized(stage: Stage, accelerator: Accelerator, batch: int) -> Stage:
         layer=stage.layer,
         elementwise_forward=_scaled(stage.elementwise_forward, batch, stage.batch),
         elementwise_backward=_scaled(stage.elementwise_backward, batch, stage.batch),
+        table_update=stage.table_update,
     )
 
 
@@ -433,6 +495,8 @@ def _duty(
     forward = stage.forward + stage.elementwise_forward
     backward = _chain(stage, above_stop) + gradient
     update = _update(stage, work, accelerator)
+    if above_stop >= 0:
+        backward += stage.table_update
     if backward == NOTHING:
         forward += update  # the weights are there, so they are updated as the forward pass proceeds
     else:

@@ -9,8 +9,10 @@ Rows of a convolution are cut into groups of images and, below one image, into g
 the lines between are moved twice. Its depth is cut between channels. Tiles are as large as a size divided by its divisors and
 by powers of two. All of them, in all orders, are tried at once.
 
-Of the tilings that take at most `SLACK` longer than the quickest one (a cut through time costs the array cycles, and moving
-takes time too), the one with the least off-chip traffic is taken.
+Which is taken depends on the objective (`Memory.objective`). With `balanced`, the default, it is the one with the least
+off-chip traffic of those that take at most `SLACK` longer than the quickest one (a cut through time costs the array cycles, and
+moving takes time too); with `latency` there is no slack; with `energy` and `edp` the joules count that depend on the tiling: of
+off-chip memory, of the buffer, and of the time.
 """
 
 from dataclasses import dataclass
@@ -23,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagp.errors import OptionError
-from adagp.hw.dataflows import Array, Memory, placement_of
-from adagp.hw.product import RESULTS, Product
+from adagp.hw.dataflows import Array, Memory, Placement, matrices, placement_of
+from adagp.hw.product import AXES, RESULTS, Product
 
-SLACK = 0.02
+SLACK = {"balanced": 0.02, "latency": 0.0}
+"""How much longer than the quickest a tiling may take, by the objective."""
 INDICES = ("rows", "depth", "columns")
 ORDERS = tuple(permutations(range(3)))
 """Loops over rows, depth and columns, outermost first."""
@@ -178,22 +181,28 @@ def all_tilings(product: Product) -> Tilings:
 
 
 def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -> Tiling:
-    """Return the tiling with the least off-chip traffic of those that take at most `SLACK` longer than the quickest."""
+    """Return the tiling that suits the memory's objective best."""
     tilings = all_tilings(product)
     times, least = tiling_times(product, array, dataflow, memory.bits_per_cycle)
     if memory.accumulator_bits and placement_of(dataflow, product) is not None:
         fitting = np.flatnonzero(_fits_accumulators(tilings, product, array, dataflow, memory))
-        allowed = fitting[times[fitting] <= (1 + SLACK) * times[fitting].min(initial=inf)]
+        quickest = times[fitting].min(initial=inf)
     else:  # those that fit come first
-        count = int(tilings.tile_bits.searchsorted(memory.buffer_bits / 2, side="right"))
-        allowed = np.flatnonzero(times[:count] <= (1 + SLACK) * least[max(0, count - 1)])
-    if not allowed.size:
+        fitting = np.arange(int(tilings.tile_bits.searchsorted(memory.buffer_bits / 2, side="right")))
+        quickest = least[max(0, fitting.size - 1)]
+    if memory.objective in SLACK:
+        fitting = fitting[times[fitting] <= (1 + SLACK[memory.objective]) * quickest]
+    if not fitting.size:
         raise OptionError(_too_small(product, memory))
-    traffic = tilings.traffic[allowed]
-    frugal = allowed[traffic <= traffic.min()]
-    quickest = frugal[times[frugal] <= times[frugal].min()]
+    if memory.objective in SLACK:
+        criteria = [tilings.traffic, times]
+    else:
+        joules = _joules(tilings, product, array, dataflow, memory, times)
+        criteria = [joules * times if memory.objective == "edp" else joules, times, tilings.traffic]
+    for criterion in criteria:
+        fitting = fitting[criterion[fitting] <= criterion[fitting].min()]
     # Of equals the first, as the orders and the cuts are numbered.
-    chosen = int(quickest[(tilings.orders[quickest] * tilings.cuts_index.size + tilings.cuts_index[quickest]).argmin()])
+    chosen = int(fitting[(tilings.orders[fitting] * tilings.cuts_index.size + tilings.cuts_index[fitting]).argmin()])
     cuts = np.unravel_index(tilings.cuts_index[chosen], tilings.shape)
     tile = tuple(int(loop.size.flat[at]) for loop, at in zip(tilings.loops, cuts, strict=True))
     return Tiling(
@@ -202,6 +211,39 @@ def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -
         product.count * int(tilings.reads[chosen]),
         product.count * int(tilings.writes[chosen]),
     )
+
+
+def _joules(tilings: Tilings, product: Product, array: Array, dataflow: str, memory: Memory, times: Amounts) -> Amounts:
+    """Return the energy of one product that depends on the tiling, in picojoules: memories, and the chip's time."""
+    energies = memory.energies
+    reads, writes = _buffer_accesses(tilings, product, array, dataflow)
+    joules: Amounts = (
+        tilings.reads * energies.dram_read
+        + tilings.writes * energies.dram_write
+        + (reads + tilings.writes) * energies.buffer_read  # what moves off chip passes through the buffer
+        + (writes + tilings.reads) * energies.buffer_write
+        + np.ceil(times) * energies.cycle
+    )
+    return joules
+
+
+def _buffer_accesses(tilings: Tilings, product: Product, array: Array, dataflow: str) -> tuple[Any, Any]:
+    """Return the bits that one product's array reads from and writes to the buffer, as `dataflows.systolic` counts them."""
+    placement = placement_of(dataflow, product)
+    if placement is None:
+        return 0, 0  # they do not depend on the tiling
+    sides = {placement.down: array.rows, placement.across: array.columns}
+    stays, falls, passes = matrices(placement)
+    size = {index: getattr(product, index) for index in INDICES}
+    folds_down, folds_across = (_folds(tilings, product, index, side) for index, side in sides.items())
+    parts = _time_parts(tilings, product, placement)
+    once = {name: size[first] * size[second] for name, (first, second) in AXES.items()}
+    moved = {stays: once[stays] * parts, falls: once[falls] * folds_across, passes: once[passes] * folds_down}
+    result = RESULTS[product.operation]
+    again = (moved[result] - once[result]) * product.bits.sums
+    reads = sum(moved[name] * getattr(product.bits, name) for name in AXES if name != result) + again
+    writes = again + once[result] * getattr(product.bits, result)
+    return tilings.broadcast(reads), tilings.broadcast(writes)
 
 
 def _fits_accumulators(
@@ -235,16 +277,25 @@ def _array_cycles(tilings: Tilings, product: Product, array: Array, dataflow: st
     placement = placement_of(dataflow, product)
     if placement is None:
         return 0
-    sizes = dict(zip(INDICES, (product.rows + product.inserted_rows, product.depth, product.columns), strict=True))
-    cuts = dict(zip(INDICES, tilings.loops, strict=True))
+    steps = _sizes(product)[placement.time] + _time_parts(tilings, product, placement) * placement.overhead(array)
+    down, across = (placement.down, array.rows), (placement.across, array.columns)
+    return tilings.broadcast(_folds(tilings, product, *down) * _folds(tilings, product, *across) * steps)
 
-    def folds(index: str, side: int) -> Numbers:
-        tile = cuts[index].size
-        return sizes[index] // tile * -(-tile // side) + -(-(sizes[index] % tile) // side)
 
-    parts = -(-sizes[placement.time] // cuts[placement.time].size)
-    steps = sizes[placement.time] + parts * placement.overhead(array)
-    return tilings.broadcast(folds(placement.down, array.rows) * folds(placement.across, array.columns) * steps)
+def _sizes(product: Product) -> dict[str, int]:
+    return dict(zip(INDICES, (product.rows + product.inserted_rows, product.depth, product.columns), strict=True))
+
+
+def _folds(tilings: Tilings, product: Product, index: str, side: int) -> Numbers:
+    """Return how often an index fills a side of the array, for each of its cuts."""
+    size, tile = _sizes(product)[index], tilings.loops[INDICES.index(index)].size
+    return size // tile * -(-tile // side) + -(-(size % tile) // side)
+
+
+def _time_parts(tilings: Tilings, product: Product, placement: Placement) -> Numbers:
+    """Return into how many parts the steps of a fold are cut, for each cut of their index."""
+    parts: Numbers = -(-_sizes(product)[placement.time] // tilings.loops[INDICES.index(placement.time)].size)
+    return parts
 
 
 def _traffic(

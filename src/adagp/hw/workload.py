@@ -6,12 +6,15 @@ multiplies the rows of a product, never its weights. It is saved as JSON, and re
 Element-wise work after a layer moves words off chip, alone or fused with a layer. Alone, an operation reads its inputs and
 writes its outputs, and on the way back reads both and writes once more. Fused, it works on words that are on chip anyway: on
 the layer's results as they leave the array, or on the next layer's inputs as they enter.
+
+What autograd keeps for the backward pass is a list of its own (`Saved`), tensor by tensor.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +24,9 @@ from adagp.errors import DataError
 from adagp.hw.product import Product, Window
 
 FORMAT = "adagp-workload"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
+"""Versions that can be read; files of version 1 do not list what autograd keeps."""
 
 
 @dataclass(frozen=True)
@@ -162,13 +167,17 @@ class Attention:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """Everything that is no product (normalisation, activation, pooling, sums): traffic only, in words per sample."""
+    """Everything that is no product (normalisation, activation, pooling, sums): traffic only, in words per sample.
+
+    `parameters` are the trained weights of a lookup table (an embedding) that no product uses; they do not grow with the batch.
+    """
 
     kind: ClassVar[str] = "elementwise"
     name: str
     operation: str
     input_words: int
     output_words: int
+    parameters: int = 0
 
 
 ArrayLayer = Convolution | Linear | Attention
@@ -177,11 +186,40 @@ KINDS: Mapping[str, type[Layer]] = {cls.kind: cls for cls in (Convolution, Linea
 
 
 @dataclass(frozen=True)
+class Saved:
+    """A tensor that autograd keeps from the forward to the backward pass, counted once however many operations keep it.
+
+    `layer` is the index, among all layers, of the first operation that keeps it: the backward pass of that one is the last
+    that needs it. `words` are those of one sample or, with `fixed`, of a batch of any size (statistics of a batch norm,
+    tables of positions). Words have `bits` or, with 0, the width of activations. `of_site`: it is the input of a trained layer.
+    """
+
+    layer: int
+    name: str
+    operation: str
+    words: int
+    bits: int = 0
+    fixed: bool = False
+    of_site: bool = False
+
+    def bytes(self, batch: int, activation_bits: int) -> int:
+        """Return its bytes in a batch; a tensor fills whole bytes."""
+        words = self.words if self.fixed else batch * self.words
+        return -(-words * (self.bits or activation_bits) // 8)
+
+
+@dataclass(frozen=True)
 class Workload:
-    """A model's layers in the order of their execution."""
+    """A model's layers in the order of their execution.
+
+    `saved` is what autograd keeps of a batch, None where that is not known (ONNX files, workloads saved by older versions).
+    `parameters` are all trained numbers, biases and those of normalisations among them; 0 where they are not known.
+    """
 
     name: str
     layers: tuple[Layer, ...]
+    saved: tuple[Saved, ...] | None = None
+    parameters: int = 0
 
     @cached_property
     def array_layers(self) -> tuple[ArrayLayer, ...]:
@@ -192,6 +230,12 @@ class Workload:
     def shapes(self) -> tuple[ArrayLayer, ...]:
         """The layers of the array without their names: those of one shape are equal, and cost the same."""
         return tuple(replace(layer, name="") for layer in self.array_layers)
+
+    @cached_property
+    def stage_of(self) -> tuple[int, ...]:
+        """The index of each layer's stage: a layer of the array with the element-wise work after it, or before the first."""
+        counts = accumulate(not isinstance(layer, Elementwise) for layer in self.layers)
+        return tuple(max(0, count - 1) for count in counts)
 
     @property
     def macs(self) -> int:
@@ -208,7 +252,11 @@ class Workload:
         """Return the workload as text, one line per layer."""
         rows = ",\n  ".join(json.dumps({"kind": layer.kind, **asdict(layer)}) for layer in self.layers)
         head = f'"format": "{FORMAT}", "version": {VERSION}, "name": {json.dumps(self.name)}'
-        return f'{{{head}, "layers": [\n  {rows}\n]}}\n'
+        head += f', "parameters": {self.parameters}'
+        if self.saved is None:
+            return f'{{{head}, "layers": [\n  {rows}\n]}}\n'
+        kept = ",\n  ".join(json.dumps(asdict(tensor)) for tensor in self.saved)
+        return f'{{{head}, "layers": [\n  {rows}\n], "saved": [\n  {kept}\n]}}\n'
 
     def save(self, path: Path) -> None:
         """Write the workload to `path`."""
@@ -231,12 +279,41 @@ def workload_from_json(text: str) -> Workload:
     document = _parse_json(text)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataError(f'not a workload: "format" must be "{FORMAT}".')
-    if document.get("version") != VERSION:
-        raise DataError(f"workload of version {document.get('version')}; this program reads version {VERSION}.")
-    name, layers = document.get("name"), document.get("layers")
-    if not isinstance(name, str) or not isinstance(layers, list) or not all(isinstance(item, dict) for item in layers):
+    if document.get("version") not in READABLE:
+        raise DataError(
+            f"workload of version {document.get('version')}; this program reads versions {', '.join(map(str, READABLE))}."
+        )
+    name, layers, saved = document.get("name"), document.get("layers"), document.get("saved", [])
+    if not isinstance(name, str) or not isinstance(layers, list) or not _are_objects(layers):
         raise DataError('not a workload: it needs a "name" and a list of "layers".')
-    return Workload(name, tuple(_layer(entry) for entry in layers))
+    if not _are_objects(saved):
+        raise DataError('not a workload: "saved" must be a list of tensors.')
+    parameters = document.get("parameters", 0)
+    if not _is_size(parameters, 0):
+        raise DataError(f"'parameters' is {parameters!r}; it must be a whole number from 0 to {LARGEST:g}.")
+    kept = tuple(_saved(entry, len(layers)) for entry in saved) if "saved" in document else None
+    return Workload(name, tuple(_layer(entry) for entry in layers), kept, parameters)
+
+
+def _are_objects(items: object) -> bool:
+    return isinstance(items, list) and all(isinstance(item, dict) for item in items)
+
+
+def _saved(entry: Mapping[str, Any], layers: int) -> Saved:
+    known = {field.name for field in fields(Saved)}
+    if entry.keys() - known:
+        raise DataError(
+            f"a saved tensor has no field {min(entry.keys() - known)!r}; allowed: {', '.join(sorted(known))}."
+        )
+    try:
+        tensor = Saved(**entry)
+    except TypeError as error:
+        raise DataError(f"a saved tensor is incomplete: {error}.") from None
+    for field in fields(Saved):
+        _check(tensor, field.name, field.type)
+    if tensor.layer >= layers:
+        raise DataError(f"a saved tensor belongs to layer {tensor.layer}; there are {layers}.")
+    return tensor
 
 
 def _parse_json(text: str) -> Any:
@@ -282,10 +359,10 @@ def _check_sharing_and_groups(layer: Layer) -> None:
 
 LARGEST = 10**12
 """No size of one sample's layer is more."""
-MAY_BE_ZERO = ("shared_weights", "input_words", "output_words")
+MAY_BE_ZERO = ("shared_weights", "input_words", "output_words", "parameters", "layer", "bits")
 
 
-def _check(layer: Layer, name: str, kind: Any) -> None:
+def _check(layer: Layer | Saved, name: str, kind: Any) -> None:
     value, least = getattr(layer, name), 0 if name in MAY_BE_ZERO else 1
     if kind in (str, bool):
         holds, allowed = type(value) is kind, "text" if kind is str else "true or false"
@@ -295,7 +372,8 @@ def _check(layer: Layer, name: str, kind: Any) -> None:
         holds = isinstance(value, tuple) and len(value) == 2 and all(map(_is_size, value))
         allowed = f"two whole numbers from 1 to {LARGEST:g}"
     if not holds:
-        raise DataError(f"'{name}' of a {layer.kind} is {value!r}; it must be {allowed}.")
+        what = "saved tensor" if isinstance(layer, Saved) else layer.kind
+        raise DataError(f"'{name}' of a {what} is {value!r}; it must be {allowed}.")
 
 
 def _is_size(value: object, least: int = 1) -> bool:
@@ -310,14 +388,25 @@ COPIES = frozenset(
 )
 """Operations that only place words: results are written to their place at once."""
 
+SUMS = frozenset(("add", "add_", "rsub", "sub", "sub_"))
+"""Operations that read their other operands forward; on the way back the gradient of the result is each operand's."""
+
 POINTWISE = frozenset(
     (
-        *("add", "add_", "div", "div_", "masked_fill", "masked_fill_", "mul", "mul_", "native_dropout", "rsub"),
-        *("sub", "sub_", "where", "clamp", "clamp_", "hardtanh", "hardtanh_"),
-        *("leaky_relu", "leaky_relu_", "relu", "relu_"),
+        *("div", "div_", "masked_fill", "masked_fill_", "mul", "mul_", "native_dropout", "where"),
+        *("clamp", "clamp_", "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_", "relu", "relu_"),
     )
 )
 """Operations that read their other operands, if they have any, both ways; a sign is seen from the activation that is kept."""
+
+PRODUCT = "product"
+"""An element-wise product, or quotient, of two activations that both need a gradient, as in gated units (SwiGLU). Forward it
+reads one operand, and writes the other, which would not leave the chip otherwise. Backward it reads both, and writes a second
+gradient."""
+
+GRADIENT_SUM = "gradient_sum"
+"""Nothing forward. Backward the gradients of an activation that several operations use are added up: `output_words` are the
+activation's, `input_words` those of all its uses. Each use after the first reads the sum so far."""
 
 SMOOTH = frozenset(
     (
@@ -327,19 +416,24 @@ SMOOTH = frozenset(
 )
 """Operations whose slope depends on their input, which is kept for the backward pass together with their output."""
 
-NORMALISATIONS = frozenset(("native_batch_norm", "native_group_norm", "native_layer_norm"))
+RMS_NORM = "rms_norm"
+NORMALISATIONS = frozenset(("native_batch_norm", "native_group_norm", "native_layer_norm", RMS_NORM))
 """Their sums are taken as words leave the array, and the next layer's inputs are normalised as they enter. On the way back the
 gradient depends on sums over the batch, so it goes off chip and back once, as does the kept input."""
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Off-chip words of a sample: read and written in the forward pass, and in the backward pass."""
+    """Off-chip words of a sample: read and written in the forward pass, and in the backward pass.
+
+    `parameters` are trained words of lookup tables, which are updated once in a batch.
+    """
 
     reads: int = 0
     writes: int = 0
     backward_reads: int = 0
     backward_writes: int = 0
+    parameters: int = 0
 
     def __add__(self, other: "Moved") -> "Moved":
         return Moved(
@@ -347,22 +441,68 @@ class Moved:
             self.writes + other.writes,
             self.backward_reads + other.backward_reads,
             self.backward_writes + other.backward_writes,
+            self.parameters + other.parameters,
         )
 
 
 def moved_words(work: Elementwise, fused: bool) -> Moved:
     """Return what an operation moves off chip; where it cannot be fused (pooling, softmax, ...), the same either way."""
     inputs, outputs = work.input_words, work.output_words
-    alone = Moved(inputs, outputs, inputs + outputs, inputs)
-    if not fused:
+    others = max(0, inputs - outputs)
+    alone = Moved(inputs, outputs, inputs + outputs, inputs, work.parameters)
+    if work.operation == GRADIENT_SUM:
+        return Moved(backward_reads=others) if fused else Moved(backward_reads=2 * others, backward_writes=others)
+    if not fused or work.parameters:
         return alone
     if work.operation in COPIES:
         return Moved()
+    if work.operation in SUMS:
+        return Moved(reads=others)
     if work.operation in POINTWISE:
-        others = max(0, inputs - outputs)
         return Moved(reads=others, backward_reads=others)
+    if work.operation == PRODUCT:
+        return Moved(others, outputs, inputs, others)
     if work.operation in SMOOTH:
         return Moved(writes=inputs, backward_reads=inputs)
     if work.operation in NORMALISATIONS:
         return Moved(0, 0, inputs + outputs, inputs)
     return alone
+
+
+def vector_operations(work: Elementwise) -> tuple[int, int]:
+    """Return the element operations of a sample on a vector unit, forward and backward: words times passes over them.
+
+    A normalisation takes its sums in one pass and applies them in another; a softmax needs the largest value, the sum of
+    exponentials and the quotients.
+    """
+    words = max(work.input_words, work.output_words)
+    if work.operation == GRADIENT_SUM:
+        return 0, max(0, work.input_words - work.output_words)
+    if work.operation in COPIES:
+        return 0, 0
+    if work.operation in SUMS:
+        return words, 0
+    if work.operation == PRODUCT:
+        return work.output_words, 2 * work.output_words
+    if work.operation in NORMALISATIONS:
+        return 2 * words, 2 * words
+    return (3 * words, 2 * words) if "softmax" in work.operation else (words, words)
+
+
+def attention_pairs(workload: Workload) -> tuple[tuple[int, int], ...]:
+    """Return the indices, among all layers, of the two products of each attention: the scores, and their use.
+
+    Between them there is element-wise work only, a softmax among it, unless they were traced as one operation.
+    """
+    products = [index for index, layer in enumerate(workload.layers) if not isinstance(layer, Elementwise)]
+    pairs: list[tuple[int, int]] = []
+    for first, second in pairwise(products):
+        if pairs and pairs[-1][1] == first:
+            continue
+        scores, use = workload.layers[first], workload.layers[second]
+        if isinstance(scores, Attention) and isinstance(use, Attention):
+            matches = (scores.count, scores.rows, scores.columns) == (use.count, use.rows, use.depth)
+            between = [layer for layer in workload.layers[first + 1 : second] if isinstance(layer, Elementwise)]
+            if matches and (not between or any("softmax" in work.operation for work in between)):
+                pairs.append((first, second))
+    return tuple(pairs)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan, predicted_plan
 from adagp.errors import OptionError
-from adagp.hw import DESIGNS, Accelerator, Elementwise, Stage, Workload, stages
+from adagp.hw import DESIGNS, Accelerator, Attention, Elementwise, Stage, Workload, stages
 from adagp.hw.links import Link
 from adagp.hw.product import NOTHING, total
 from adagp.hw.simulate import run_baseline
@@ -49,11 +49,14 @@ def modelled_costs(
     whole = layers if shared else stages(workload, accelerator, samples * micro_batches)
     whole = with_sharded_updates(whole, accelerator, shards)
     work = _StageWork(accelerator, samples, design, source, samples * micro_batches * error_width(workload), variant)
-    outputs = output_words(workload)
+    outputs, kept = output_words(workload), kept_bytes(workload, samples, accelerator.width("activations"))
     cuts = balanced_cuts(layers, accelerator, devices)
     return Costs(
         tuple(
-            _stage([layers[index] for index in cut], [whole[index] for index in cut], outputs[cut[-1]], work)
+            replace(
+                _stage([layers[index] for index in cut], [whole[index] for index in cut], outputs[cut[-1]], work),
+                kept_bytes=sum(kept[index] for index in cut),
+            )
             for cut in cuts
         ),
         bandwidth=link.bandwidth / accelerator.clock_hz,
@@ -91,7 +94,6 @@ def _stage(layers: Sequence[Stage], whole: Sequence[Stage], outputs: int, work: 
         update_bp=_beyond_passes(whole, BACKPROP_ALL, work),
         update_gp=_beyond_passes(whole, predicted_plan(work.source), work),
         output_bytes=samples * word * outputs,
-        kept_bytes=samples * word * sum(layer.layer.input_words for layer in layers),
         gradient_bytes=gradient * sum(site.weights - site.shared_weights for site in sites),
         summary_bytes=word * accelerator.predictor.grid**2 * sum(site.samples for site in sites),
         input_gradient=input_gradient,
@@ -111,6 +113,24 @@ def output_words(workload: Workload) -> list[int]:
     return words
 
 
+def kept_bytes(workload: Workload, samples: int, activation_bits: int) -> list[int]:
+    """Return for each layer of the array the bytes that it and the element-wise work after it keep for the backward pass.
+
+    Where it is not known what autograd keeps, they are the inputs of layers, both of a product of two activations.
+    """
+    if workload.saved is None:
+        words = (
+            layer.input_words + (layer.weights if isinstance(layer, Attention) else 0)
+            for layer in workload.array_layers
+        )
+        return [samples * count * activation_bits // 8 for count in words]
+    kept = [0] * len(workload.array_layers)
+    stage_of = workload.stage_of
+    for tensor in workload.saved:
+        kept[stage_of[tensor.layer]] += tensor.bytes(samples, activation_bits)
+    return kept
+
+
 def passes(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
     """Return the cycles of a layer's forward and backward of a micro-batch, which updates nothing."""
     (duty,) = duties(_without_update([stage]), BACKPROP_ALL, accelerator, False)
@@ -125,7 +145,7 @@ def _parts(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
 
 
 def _without_update(layers: Sequence[Stage]) -> list[Stage]:
-    return [replace(stage, update=NOTHING, read_back=NOTHING) for stage in layers]
+    return [replace(stage, update=NOTHING, read_back=NOTHING, table_update=NOTHING) for stage in layers]
 
 
 _FORWARD_ALONE = predicted_plan(SUPPLIED)

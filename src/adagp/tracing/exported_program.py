@@ -154,7 +154,7 @@ def load_exported_program(path: Path, shape: tuple[int, ...] | None = None) -> W
         if shape is not None and shape != exported:
             requested, had = ("x".join(map(str, sizes)) for sizes in (shape, exported))
             raise DataError(f"{path} was exported for samples of {had}, not {requested}; export it again for others.")
-        return Workload(path.stem, program.run())
+        return program.run(path.stem)
     except AdagpError as error:
         raise type(error)(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
     except DAMAGE as error:
@@ -215,13 +215,13 @@ class _Program:
         tensor = torch.empty(sizes, dtype=TYPES[entry["dtype"]], device="meta")
         return tensor.requires_grad_(bool(entry["requires_grad"]) and tensor.is_floating_point())
 
-    def run(self) -> tuple[Any, ...]:
+    def run(self, name: str) -> Workload:
         """Run every operation on shapes; return the layers."""
-        with torch.enable_grad(), self.tracer:
+        with torch.enable_grad(), self.tracer.recording([self.values[value] for value in self.inputs]):
             for node in self.graph["nodes"]:
                 self.tracer.calls = [_module(node)]
                 self._run_node(node)
-        return tuple(self.tracer.layers)
+        return self.tracer.workload(name)
 
     def _run_node(self, node: Mapping[str, Any]) -> None:
         target = str(node["target"])

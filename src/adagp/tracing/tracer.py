@@ -6,14 +6,13 @@ forward does, and the user's model is left as it was: parameters, buffers and mo
 elements; the layer is named after the module that owns it. A layer needs an input
 gradient if its input requires grad.
 
-A weight is its elements in memory, so a view, a chunk or a transposed weight is still the same weight, and what
-is made of parameters alone (a cast, a copy, a normalised weight) stands for them. A weight that is used several times, as
-in recurrent nets and tied embeddings, is counted once, and parts of one parameter are distinct.
+Weights that are views, parts or copies of parameters, or used several times, are told apart by `adagp.tracing.weight_uses`.
+What autograd keeps for the backward pass is recorded by `adagp.tracing.autograd_record`.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -22,136 +21,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from adagp.errors import ModelError
-from adagp.hw.workload import Attention, Convolution, Elementwise, Layer, Linear, Workload
+from adagp.hw.workload import PRODUCT, RMS_NORM, Attention, Convolution, Elementwise, Layer, Linear, Workload
 from adagp.layers.eval_mode import training_mode
 from adagp.models.example import build_example
-
-View = tuple[int, tuple[tuple[int, int], ...]]
-"""Elements of a memory: the first one, then (size, stride) of each direction, the longest stride first."""
-
-
-@dataclass(frozen=True)
-class Elements:
-    """What a tensor holds: elements of the memory `root`, as trained weights of the module `owner`."""
-
-    root: Hashable
-    view: View
-    owner: str
-    trainable: bool
-
-    @property
-    def count(self) -> int:
-        """Different elements; one that is repeated along a broadcast direction counts once."""
-        return prod(size for size, _ in self.view[1])
-
-
-@dataclass(frozen=True)
-class _Derived:
-    """A tensor under watch: what it holds, and where element 0 of its memory is in the root's, if they are in one order."""
-
-    tensor: Tensor
-    elements: Elements
-    start: int | None
-
-
-class WeightUses:
-    """The weights of a model under trace. Tensors that were added are kept, so that their memory names them."""
-
-    def __init__(self) -> None:
-        self._derived: dict[int, _Derived] = {}
-        self._first: dict[Hashable, View] = {}
-        self._used: dict[Hashable, Tensor] = {}
-
-    def add(self, tensor: Tensor, owner: str, trainable: bool) -> None:
-        """Enter a parameter or buffer of the module `owner`."""
-        storage = _storage(tensor)
-        self._derived[storage] = _Derived(
-            tensor, Elements(("parameter", storage), view_of(tensor), owner, trainable), 0
-        )
-
-    def derive(self, operation: str, sources: Sequence[Tensor], results: Iterable[Tensor]) -> None:
-        """Enter the results of an operation on weights alone; a copy of one weight stands for that weight."""
-        parents = [elements for source in sources if (elements := self.find(source)) is not None]
-        if not any(elements.trainable for elements in parents):
-            return
-        largest = max(parents, key=lambda elements: elements.count)
-        for index, result in enumerate(results):
-            if _storage(result) in self._derived:
-                continue
-            if len(sources) == 1 and operation in COPIES:
-                derived = _Derived(result, largest, self._start_of_copy(sources[0], result))
-            else:
-                root = (operation, index, tuple((elements.root, elements.view) for elements in parents), result.shape)
-                derived = _Derived(result, Elements(root, view_of(result), largest.owner, True), 0)
-            self._derived[_storage(result)] = derived
-
-    def _start_of_copy(self, source: Tensor, copy: Tensor) -> int | None:
-        start = self._derived[_storage(source)].start
-        same = source.shape == copy.shape and source.stride() == copy.stride()
-        return start + int(source.storage_offset()) if same and start is not None else None
-
-    def find(self, tensor: Tensor) -> Elements | None:
-        """Return the weights that `tensor` holds; None for an activation."""
-        derived = self._derived.get(_storage(tensor))
-        if derived is None:
-            return None
-        elements, (offset, directions) = derived.elements, view_of(tensor)
-        if derived.start is not None:
-            return Elements(elements.root, (derived.start + offset, directions), elements.owner, elements.trainable)
-        if prod(size for size, _ in directions) == derived.tensor.numel():  # all of a copy, in another order
-            return elements
-        return Elements((elements.root, elements.view), (offset, directions), elements.owner, elements.trainable)
-
-    def use(self, elements: Elements) -> int:
-        """Note a use in a product; return how many of the elements were used in a product before."""
-        root, view = elements.root, elements.view
-        if root not in self._first:
-            self._first[root] = view
-            return 0
-        if root not in self._used:
-            if view == self._first[root]:
-                return elements.count
-            self._used[root] = torch.zeros(_end(self._first[root]), dtype=torch.bool)
-            _at(self._used[root], self._first[root]).fill_(True)
-        used = self._used[root]
-        if len(used) < _end(view):
-            used = self._used[root] = torch.cat([used, used.new_zeros(_end(view) - len(used))])
-        before = int(_at(used, view).sum())
-        _at(used, view).fill_(True)
-        return before
-
-
-COPIES = frozenset(("clone", "_to_copy", "_unsafe_view", "_reshape_copy", "expand_copy"))
-"""Operations whose result has the elements of their one tensor."""
-
-
-def view_of(tensor: Tensor) -> View:
-    """Return which elements of its memory `tensor` has, whatever the order of its dimensions and however they are cut."""
-    directions = sorted(
-        ((size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and stride > 0),
-        key=lambda direction: -direction[1],
-    )
-    joined: list[tuple[int, int]] = []
-    for size, stride in directions:
-        if joined and joined[-1][1] == size * stride:
-            joined[-1] = (joined[-1][0] * size, stride)
-        else:
-            joined.append((size, stride))
-    return int(tensor.storage_offset()), tuple(joined)
-
-
-def _end(view: View) -> int:
-    return view[0] + sum((size - 1) * stride for size, stride in view[1]) + 1
-
-
-def _at(memory: Tensor, view: View) -> Tensor:
-    sizes, strides = [size for size, _ in view[1]], [stride for _, stride in view[1]]
-    return memory.as_strided(sizes, strides, view[0])
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
+from adagp.tracing.autograd_record import AutogradRecord
+from adagp.tracing.weight_uses import Elements, WeightUses
 
 aten = torch.ops.aten
 BATCH = 2
@@ -168,14 +42,15 @@ def trace(model: nn.Module, inputs: Inputs, name: str | None = None, batch: int 
     """
     label = name or type(model).__name__
     tracer = Tracer([*model.named_parameters(), *model.named_buffers()], batch)
+    stand_ins = _stand_in_inputs(inputs, batch)
     try:
-        with torch.enable_grad(), training_mode(model), tracer, tracer.named_calls(model):
-            torch.func.functional_call(model, tracer.stand_ins, _stand_in_inputs(inputs, batch))
+        with torch.enable_grad(), training_mode(model), tracer.recording(stand_ins), tracer.named_calls(model):
+            torch.func.functional_call(model, tracer.stand_ins, stand_ins)
     except ModelError:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         raise _trace_error(label, inputs, tracer, error) from error
-    return Workload(label, tuple(tracer.layers))
+    return tracer.workload(label)
 
 
 def trace_model(
@@ -206,9 +81,13 @@ class Tracer(TorchDispatchMode):
         self.layers: list[Layer] = []
         self.stand_ins: dict[str, Tensor] = {}
         self.weights = WeightUses()
+        self.record = AutogradRecord(self.weights, batch)
         self.operation = "the first operation"
         self.calls: list[str] = []
+        self.tables: dict[int, Elements] = {}
+        self.parameters = 0
         for name, tensor in tensors:
+            self.parameters += tensor.numel() if tensor.requires_grad else 0
             stand_in = _like(tensor).requires_grad_(tensor.requires_grad)
             self.stand_ins[name] = stand_in
             module = (
@@ -240,6 +119,21 @@ class Tracer(TorchDispatchMode):
     def _leave(self) -> None:
         self.calls.pop()
 
+    @contextmanager
+    def recording(self, inputs: Iterable[Tensor]) -> Iterator[None]:
+        """Record every operation, and what autograd keeps, of a model that is called with `inputs`."""
+        with self.record.watched(inputs), self:
+            yield
+
+    def workload(self, name: str) -> Workload:
+        """Return what was recorded."""
+        for index, table in self.tables.items():  # a table that is a product's weight, too, is updated there
+            layer = self.layers[index]
+            if isinstance(layer, Elementwise) and not self.weights.is_used(table):
+                self.layers[index] = replace(layer, parameters=table.count)
+        layers, saved = self.record.finish(self.layers)
+        return Workload(name, layers, saved, self.parameters)
+
     def used(self, weight: Elements | None) -> tuple[str, bool, int]:
         """Record a product with `weight`; return its module, whether it is trained, and how many elements were used before."""
         if weight is None:
@@ -260,16 +154,20 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         """Run the operation on shapes and record it."""
         self.operation = str(func)
+        name = func.overloadpacket.__name__
+        if not func.is_view:
+            self.record.begin(name, self.module, len(self.layers))
         known = _known_shapes(func, args)
         result = func(*args, **(kwargs or {})) if known is None else known
         if func.is_view:
             return result
-        operands = list(_tensors((*args, *(kwargs or {}).values())))
+        operands, results = list(_tensors((*args, *(kwargs or {}).values()))), list(_tensors((result,)))
         if operands and all(self.weights.find(tensor) is not None for tensor in operands):
-            self.weights.derive(func.overloadpacket.__name__, operands, _tensors((result,)))
+            self.weights.derive(name, operands, results)
         else:
-            record = RULES.get(func.overloadpacket, _elementwise)
-            record(self, func, args, result)
+            self.record.end(operands, results)
+            rule = RULES.get(func.overloadpacket, _elementwise)
+            rule(self, func, args, result)
         return result
 
 
@@ -370,10 +268,35 @@ def _elementwise(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Any) 
     activations = [tensor for tensor in _tensors(args) if tracer.weights.find(tensor) is None]
     if not activations:
         return
+    operation = func.overloadpacket.__name__
+    if operation in MULTIPLIES and sum(tensor.requires_grad for tensor in activations) > 1:
+        operation = PRODUCT
     read = sum(tensor.numel() for tensor in activations) // tracer.batch
     written = sum(tensor.numel() for tensor in _tensors((result,))) // tracer.batch
+    if operation == "embedding" and (table := tracer.weights.find(args[0])) is not None and table.trainable:
+        tracer.tables[len(tracer.layers)] = table
     if read + written:
-        tracer.layers.append(Elementwise(tracer.module, func.overloadpacket.__name__, read, written))
+        tracer.layers.append(Elementwise(tracer.module, operation, read, written))
+        _join_rms_norm(tracer)
+
+
+MULTIPLIES = frozenset(("div", "div_", "mul", "mul_"))
+RMS_STEPS = ("pow", "mean", "add", "rsqrt", PRODUCT)
+"""The steps of x * rsqrt(mean(x^2) + epsilon), as it is written in Python: one normalisation for the accelerator."""
+
+
+def _join_rms_norm(tracer: Tracer) -> None:
+    """Make one layer of the steps of an RMSNorm, if these are the last."""
+    steps = tracer.layers[-len(RMS_STEPS) :]
+    if not all(isinstance(step, Elementwise) and step.name == steps[0].name for step in steps):
+        return
+    if tuple(step.operation for step in steps if isinstance(step, Elementwise)) != RMS_STEPS:
+        return
+    words = steps[0].input_words
+    if steps[-1].output_words == words == steps[1].input_words:
+        del tracer.layers[-len(RMS_STEPS) :]
+        tracer.layers.append(Elementwise(steps[0].name, RMS_NORM, words, words))
+        tracer.record.join_layers(len(tracer.layers) - 1)
 
 
 RULES: Mapping[Any, Rule] = {
