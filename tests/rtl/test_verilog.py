@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.marks import slow
 from tests.rtl.conftest import icarus
@@ -12,7 +13,8 @@ from tests.rtl.conftest import icarus
 from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import find_format
-from adagp.rtl.generate import generate
+from adagp.rtl.generate import generate, manifest
+from adagp.rtl.instructions import Opcode
 from adagp.rtl.tools import verilator
 from adagp.rtl.verilog import HEADER, chip_rtlil, to_verilog
 
@@ -82,6 +84,25 @@ def test_the_test_bench_passes_and_finds_a_fault(design: str, name: str, words: 
     assert first is not None
     wrong = bench.replace(first[0], f"write_word(0, 0, 0, 64'h{int(first[1], 16) ^ 8:x});")
     assert re.search(r"^FAIL: \d+ words are wrong$", played(tmp_path / "chip", wrong), re.MULTILINE)
+
+
+def test_the_programmers_page_packs_instructions() -> None:
+    """Its function, given the manifest alone, writes the words that the compiler writes."""
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "rtl-programming.md").read_text("utf-8")
+    block = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert block is not None
+    names: dict[str, Any] = {}
+    exec(block[1], names)
+    core = make_blueprint("low", Array(2, 3), find_format("int8"), **WORDS).core
+    about = manifest(make_blueprint("low", Array(2, 3), find_format("int8"), **WORDS), "")["cores"][0]
+    drawn = np.random.default_rng(0)
+    for code, fields in ((Opcode.ARRAY, core.encoding.array), (Opcode.ELEMENTS, core.encoding.elements)):
+        values = {name: int(drawn.integers(1 << bits)) for name, bits in fields.items()}
+        stated = about["array_fields" if code is Opcode.ARRAY else "element_fields"]
+        slices = names["pack"](stated, values | {"operation": int(code)})
+        word = sum(part << 32 * place for place, part in enumerate(slices))
+        assert word == core.encoding.pack(code, values)
+        assert all(re.search(rf"`{re.sub(r'(first|second|result)_|[012]$', '', name)}", page) for name in fields)
 
 
 def played(folder: Path, bench: str) -> str:
