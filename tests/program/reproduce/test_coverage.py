@@ -31,11 +31,11 @@ def _verdicts() -> list[Verdict]:
 def test_outcomes_follow_from_the_verdicts() -> None:
     rows = {row.path: row for row in coverage({"table": SECTION}, {"quick": _verdicts()})}
     assert {path: (row.outcome, row.reason) for path, row in rows.items()} == {
-        "table/accuracy/a": ("reproduced in part", "1 of 2 verdicts agree; a: measured 90.5 %"),
+        "table/accuracy/a": ("agrees in part at a small size", "1 of 2 verdicts agree; a: measured 90.5 %"),
         "table/accuracy/b": ("not tested", "digits"),
         "table/cases/0/speed": ("reproduced", "speed: modelled 2 %"),
         "table/watts/idle": ("not tested", "no such board here"),
-        "table/claims/faster": ("refuted", "1 against 2"),
+        "table/claims/faster": ("disagrees at a small size", "1 against 2"),
         "table/claims/better": ("not tested", "the runs of table are not finished at this budget"),
     }
     assert rows["table/accuracy/a"].published == "90 %"
@@ -46,7 +46,8 @@ def test_outcomes_follow_from_the_verdicts() -> None:
 def test_what_was_not_tested_is_counted_by_reason() -> None:
     text = coverage_markdown(coverage({"table": SECTION}, {"quick": _verdicts()}))
     assert text.startswith(
-        "Published numbers and claims: 6, of which 1 reproduced, 1 reproduced in part, 1 refuted, 3 not tested.\n"
+        "Published numbers and claims: 6, of which 1 reproduced, 0 reproduced in part, 0 refuted, 0 agrees at a small size, "
+        "1 agrees in part at a small size, 1 disagrees at a small size, 3 not tested.\n"
     )
     assert "- not tested, 1: no such board here.\n" in text
 
@@ -62,7 +63,7 @@ def test_the_first_budget_with_a_verdict_decides() -> None:
     }
     rows = {row.path: row for row in coverage({"table": SECTION}, verdicts)}
     assert (rows["table/accuracy/a"].outcome, rows["table/accuracy/a"].budget) == ("refuted", "standard")
-    assert (rows["table/accuracy/b"].outcome, rows["table/accuracy/b"].budget) == ("reproduced", "quick")
+    assert (rows["table/accuracy/b"].outcome, rows["table/accuracy/b"].budget) == ("agrees at a small size", "quick")
     assert "Decided by the largest budget that has a verdict: 1 at standard, 1 at quick (full:" in coverage_markdown(
         list(rows.values())
     )
@@ -72,4 +73,4 @@ def test_the_papers_own_arithmetic_does_not_outweigh_a_measurement() -> None:
     number = SECTION.number("accuracy", "a")
     verdicts = {"full": [compare("sum", number, 90.0, "computed")], "short": [compare("a", number, 70.0, "measured")]}
     row = next(row for row in coverage({"table": SECTION}, verdicts) if row.path == "table/accuracy/a")
-    assert (row.outcome, row.budget, row.kind) == ("refuted", "short", "measured")
+    assert (row.outcome, row.budget, row.kind) == ("disagrees at a small size", "short", "measured")

@@ -1,6 +1,7 @@
 """Which published numbers and claims our verdicts cover: one row for each of them, reproduced, refuted or not tested.
 
-Where several budgets have verdicts on a number, the largest one decides: a run nearer to the published one says more. Where a
+A small run, on the digits or on a few images, neither reproduces nor refutes what was published of a large one: it agrees or
+disagrees at its size. Where several budgets have verdicts on a number, the largest one decides: a run nearer to the published one says more. Where a
 number was measured or modelled here, arithmetic on the published numbers does not count: that a printed speed-up is the ratio
 of two printed times does not repeat the measurement.
 """
@@ -12,7 +13,13 @@ from adagp.program.reproduce.published import Claim, Number, Section
 from adagp.program.reproduce.verdict import FAILS, HOLDS, OUTSIDE, WITHIN, Verdict, figure
 
 REPRODUCED, PARTLY, REFUTED, NOT_TESTED = "reproduced", "reproduced in part", "refuted", "not tested"
-OUTCOMES = (REPRODUCED, PARTLY, REFUTED, NOT_TESTED)
+SMALL_BUDGETS = ("short", "quick")
+AT_SMALL_SIZE = {
+    REPRODUCED: "agrees at a small size",
+    PARTLY: "agrees in part at a small size",
+    REFUTED: "disagrees at a small size",
+}
+OUTCOMES = (REPRODUCED, PARTLY, REFUTED, *AT_SMALL_SIZE.values(), NOT_TESTED)
 _AGREE, _DISAGREE = (WITHIN, HOLDS), (OUTSIDE, FAILS)
 
 
@@ -59,7 +66,10 @@ def _row(section: Section, item: Number | Claim, verdicts: Mapping[str, Sequence
         for budget, of_budget in decisive.items():
             decided = [verdict for verdict in of_budget if verdict.kind in kinds]
             if decided:
-                return row(*_outcome(decided), budget, decided[0].kind)
+                outcome, reason = _outcome(decided)
+                if budget in SMALL_BUDGETS and decided[0].kind == "measured":
+                    outcome = AT_SMALL_SIZE[outcome]
+                return row(outcome, reason, budget, decided[0].kind)
     reasons = dict.fromkeys(verdict.reason for group in verdicts.values() for verdict in group if verdict.reason)
     reason = "; ".join(reasons) or item.not_tested or f"the runs of {section.name} are not finished at this budget"
     return row(NOT_TESTED, reason)
