@@ -11,6 +11,7 @@ WORK = (
     ("adagp.program.train.session:Session", "run"),
     ("adagp.program.jobs", "get_context"),
     ("adagp.rtl.generate", "Chip"),
+    ("adagp.rtl.verilog", "Chip"),
 )
 """Where the work of commands begins: the first batch, the first process, the first chip."""
 

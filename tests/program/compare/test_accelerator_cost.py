@@ -88,7 +88,8 @@ def test_text_forms() -> None:
     [
         (
             "mex,ws",
-            "--accelerator 'mex,ws': 'mex' is no design (baseline, low, efficient, max, equal-power, equal-area), no "
+            "--accelerator 'mex,ws': 'mex' is no design (baseline, low, efficient, max, max-ideal, equal-power, "
+            "equal-area), no "
             "dataflow (ws, os, is, rs) and no array; write a design, a dataflow and an array, for example max,ws,12x15.",
         ),
         (
@@ -98,7 +99,8 @@ def test_text_forms() -> None:
         ("12", "cannot read the array '12'; write ROWSxCOLUMNS, for example 12x15."),
         (
             "baseline",
-            "--accelerator 'baseline': the design 'baseline' predicts nothing; choose one of: low, efficient, max.",
+            "--accelerator 'baseline': the design 'baseline' predicts nothing; choose one of: low, efficient, max, "
+            "max-ideal.",
         ),
     ],
 )

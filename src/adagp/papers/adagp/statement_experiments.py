@@ -30,6 +30,7 @@ STATEMENTS, FIGURE_3, FIGURE_14 = "adagp-statements", "adagp-figure3", "adagp-fi
 FACTS, CHECKS = "notes-facts", "notes-checks"
 MODELS = ("vgg13", "resnet50", "densenet121", "mobilenet_v2")
 DESIGNS = ("baseline", "low", "efficient", "max")
+COUNTED_DESIGNS = ("baseline", "efficient", "max")
 SAMPLES, FIGURE_BATCH = 1024, 128
 """Of Figure 3: the size of the data set, and that of a batch."""
 MINUTES = {"quick": 0.1, "standard": 0.1, "full": 0.1}
@@ -52,7 +53,7 @@ def count_statements(part: Part, workspace: Workspace) -> dict[str, Any]:
         "always_max": simulation.speedup("max"),
         "predictor_bits": predictor_weights(workload, accelerator) * accelerator.width("weights"),
         "buffer_bits": 8192 * accelerator.buffer_kilobytes,
-        **{f"{name}_dram": mixed.outcomes[name].cost.dram_bits for name in ("baseline", "efficient", "max")},
+        **{f"{name}_dram": mixed.outcomes[name].cost.dram_bits for name in COUNTED_DESIGNS},
         **{f"{name}_macs_a_cycle": outcome.cost.macs / outcome.cost.cycles for name, outcome in mixed.outcomes.items()},
         "pes": accelerator.array.rows * accelerator.array.columns,
         "predictor_pes": accelerator.predictor_array.rows * accelerator.predictor_array.columns,
@@ -61,8 +62,8 @@ def count_statements(part: Part, workspace: Workspace) -> dict[str, Any]:
 
 _COUNTED = record_of(
     {
-        "always_efficient": POSITIVE,
-        "always_max": POSITIVE,
+        **dict.fromkeys(("always_efficient", "always_max", "pes", "predictor_pes"), POSITIVE),
+        **{f"{design}_{what}": POSITIVE for design in COUNTED_DESIGNS for what in ("dram", "macs_a_cycle")},
         **dict.fromkeys(("sites", "more_weights", "quicker_predictions", "predictor_bits", "buffer_bits"), MODERATE),
     },
     others=MODERATE,
@@ -145,7 +146,7 @@ def conclude_checks(budget: str, workspace: Workspace) -> Conclusion:
             result[f"{design}_macs_a_cycle"] / (result["pes"] + (result["predictor_pes"] if design == "max" else 0))
             for result in results.values()
         )
-        for design in ("baseline", "efficient", "max")
+        for design in COUNTED_DESIGNS
     }
     use = ", ".join(f"{design} {share:.0%}" for design, share in used.items()) + " of the PEs at work in a cycle"
     larger = [model for model, result in results.items() if result["predictor_bits"] > result["buffer_bits"]]

@@ -10,7 +10,7 @@ from adagp.program.figures.style import COLOURS, legend_beside, subplots, whole_
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
-from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, mean_and_range
+from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, mean_and_range, read_epochs
 from adagp.program.reproduce.verdict import Verdict, judge
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def mean_widths(run_group: RunGroup, workspace: Workspace) -> dict[str, list[flo
     sites: dict[str, list[float]] = defaultdict(list)
     epochs: dict[int, list[float]] = defaultdict(list)
     for part in run_group.parts:
-        for number, epoch in enumerate(workspace.result(part)["by_epoch"]):
+        for number, epoch in enumerate(read_epochs(part, workspace)["by_epoch"]):
             for site, figures in epoch["sites"].items():
                 bits = [value for name in TENSORS if (value := figures.get(f"mantissa_{name}")) is not None]
                 sites[site] += bits

@@ -15,7 +15,7 @@ from adagp.program.reproduce.bars import grouped_bars
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
-from adagp.program.reproduce.training import RunGroup
+from adagp.program.reproduce.training import RunGroup, read_epochs
 from adagp.program.reproduce.verdict import Terms, compare, judge
 from adagp.program.run.documents import ABSENT, POSITIVE, record_of
 from adagp.program.workloads import model_workload, run_workload
@@ -114,7 +114,7 @@ def time_to_accuracy(run_group: RunGroup, target: float, workspace: Workspace) -
 
 
 def _until(part: Part, target: float, workspace: Workspace, workload: Workload) -> tuple[float, float] | None:
-    result = workspace.result(part)
+    result = read_epochs(part, workspace)
     accuracies = result["curves"]["accuracy"]
     reached = next((number for number, value in enumerate(accuracies, 1) if (value or 0.0) >= target), None)
     if reached is None:

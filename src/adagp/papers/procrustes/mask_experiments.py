@@ -15,7 +15,7 @@ from adagp.program.reproduce.experiment import Conclusion, Experiment, add_exper
 from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import judge
-from adagp.program.run.documents import AMOUNT, TableOf, record_of
+from adagp.program.run.documents import POSITIVE, TableOf, record_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,7 +84,8 @@ def _balance(mask: Any, random: np.random.Generator) -> dict[str, float]:
     }
 
 
-_LAYER = record_of(dict.fromkeys(("weights", "density", "unbalanced", "balanced"), AMOUNT), others=AMOUNT)
+_SHARES = ("density", "unbalanced", "balanced", "random_unbalanced", "random_balanced")
+_LAYER = record_of(dict.fromkeys(("weights", *_SHARES), POSITIVE))
 
 
 @cache
@@ -97,10 +98,7 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
     layers = workspace.result(_part(budget))
     rows = [{"layer": name, **figures} for name, figures in layers.items()]
     weights = sum(row["weights"] for row in rows)
-    shares = {
-        name: sum(row["weights"] * row[name] for row in rows) / weights
-        for name in ("density", "unbalanced", "balanced", "random_unbalanced", "random_balanced")
-    }
+    shares = {name: sum(row["weights"] * row[name] for row in rows) / weights for name in _SHARES}
     gains = {name: 1 / share if share else 0.0 for name, share in shares.items()}
     densities = [row["density"] for row in rows]
     text = (

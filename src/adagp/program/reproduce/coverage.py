@@ -1,9 +1,9 @@
 """Which published numbers and claims our verdicts cover: one row for each of them, reproduced, refuted or not tested.
 
 A small run, on the digits or on a few images, neither reproduces nor refutes what was published of a large one: it agrees or
-disagrees at its size. Where several budgets have verdicts on a number, the largest one decides: a run nearer to the published one says more. Where a
-number was measured or modelled here, arithmetic on the published numbers does not count: that a printed speed-up is the ratio
-of two printed times does not repeat the measurement.
+disagrees at its size. Where several budgets have verdicts on a number, the largest one decides: a run nearer to the published
+one says more. Where a number was measured or modelled here, arithmetic on the published numbers does not count: that a printed
+speed-up is the ratio of two printed times does not repeat the measurement.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -77,6 +77,16 @@ def train_run(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     return {name: summary[name] for name in KEPT if name in summary} | _kept_of_epochs(folder)
 
 
+def read_epochs(part: Part, workspace: Workspace) -> dict[str, Any]:
+    """Return the result of a finished run, which must have its figures by epoch: earlier versions did not keep them."""
+    result = workspace.result(part)
+    if "by_epoch" not in result:
+        raise RunError(
+            f"'{workspace.result_file(part)}' has no figures by epoch. Delete the file to have it made again."
+        )
+    return result
+
+
 def _kept_of_epochs(folder: RunFolder) -> dict[str, Any]:
     """Return the mean cosine of predicted and true gradients over epochs and sites, and curves over the epochs.
 
