@@ -15,7 +15,7 @@ from adagp.program.reproduce.experiment import Conclusion, Experiment, add_exper
 from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import judge
-from adagp.program.run.documents import POSITIVE, TableOf, record_of
+from adagp.program.run.documents import MODERATE, POSITIVE, TableOf, record_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +85,7 @@ def _balance(mask: Any, random: np.random.Generator) -> dict[str, float]:
 
 
 _SHARES = ("density", "unbalanced", "balanced", "random_unbalanced", "random_balanced")
-_LAYER = record_of(dict.fromkeys(("weights", *_SHARES), POSITIVE))
+_LAYER = record_of({"weights": POSITIVE, **dict.fromkeys(_SHARES, MODERATE)})
 
 
 @cache
