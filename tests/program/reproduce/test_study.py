@@ -186,7 +186,7 @@ def test_killed_and_begun_again_it_does_not_repeat_finished_parts(tmp_path: Path
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept} == before
     assert len(list(out.glob("parts/*.json"))) == 8
     verdicts = json.loads((out / "approximation-table1" / "verdict.json").read_text())
-    assert [row["verdict"] for row in verdicts[:8]] == ["not comparable"] * 8
+    assert {row["verdict"] for row in verdicts[:8]} <= {"within", "outside"}, "timed here, whatever came out"
     for name in ("table.csv", "figure.svg", "figure.png", "verdict.csv"):
         assert (out / "approximation-table1" / name).stat().st_size > 0
 

@@ -60,7 +60,7 @@ def conclude_products(budget: str, workspace: Workspace) -> Conclusion:
         )
         verdicts += [
             compare(
-                f"{name}[{line}][{column}]",
+                f"{name}, row {line + 1}, column {column + 1}",
                 section.number(name, str(line), str(column)),
                 product[line][column],
                 "computed",

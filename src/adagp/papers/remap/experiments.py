@@ -465,4 +465,4 @@ for _declared in (
         conclude_sizes,
     ),
 ):
-    add_experiment(_declared)
+    add_experiment(_declared, needs=("adagp",) if _declared.name in (TABLE_1, TABLE_2) else ())
