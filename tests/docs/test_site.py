@@ -170,7 +170,7 @@ def test_search_finds_pages_and_pages_fit_a_phone(address: str, browser: "Browse
     found.first.wait_for()
     page.screenshot(path=screenshots / "docs-search.png")
     page.click("li.md-search-result__item a >> nth=0")
-    page.wait_for_function("() => document.querySelector('article').innerText.toLowerCase().includes('baseline')")
+    page.wait_for_function("() => document.querySelector('article')?.innerText.toLowerCase().includes('baseline')")
     for place in LOOKED_AT:
         page.goto(f"{address}/{place}")
         for width in (1280, 390):
