@@ -75,7 +75,7 @@ def _is_summary(printed: str) -> bool:
     [("max", "int8", 32), slow("baseline", "bf16", 2), slow("low", "int16", 32), slow("efficient", "fp16", 32)],
 )
 def test_the_test_bench_passes_and_finds_a_fault(design: str, name: str, words: int, tmp_path: Path) -> None:
-    """Under Icarus as Verilog-2005: nothing stays X. With a bit of one instruction turned, sums are wrong."""
+    """Under Icarus as Verilog-2005: nothing stays X. With one word of the data changed, sums are wrong."""
     sizes = WORDS | {"value_words": words, "sum_words": words}
     generate(make_blueprint(design, Array(2, 3), find_format(name), **sizes), tmp_path / "chip")
     bench = (tmp_path / "chip" / "testbench.v").read_text()
