@@ -166,7 +166,7 @@ add_experiment(
     Experiment(
         NAME,
         "what a GP batch of feedback is worth, by network, batch size and ratio, with the gradient noise scale",
-        {"quick": 1.0, "standard": 300.0, "full": None},
+        {"quick": 8.0, "standard": 300.0, "full": None},
         lambda budget: list(worth_parts(budget).values()),
         conclude,
         enough=lambda budget, workspace: bool(_finished(budget, workspace)),
