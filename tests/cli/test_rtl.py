@@ -54,11 +54,12 @@ def test_generate(program: Program) -> None:
 
 @pytest.mark.medium
 def test_run(program: Program) -> None:
-    ended = program("rtl", "run", "--network", "4-3", "--array", "2x2", "--design", "low", "--format", "int8", "--json")
+    chip = ("--array", "2x2", "--design", "low", "--format", "int8", "--memory-latency", "2")
+    ended = program("rtl", "run", "--network", "4-3", *chip, "--json")
     assert ended.code == 0
     report = json.loads(ended.out)
     assert report["equal"]
-    assert [row["phase"] for row in report["batches"]] == ["bp", "gp"]
+    assert [(row["phase"], row["stalls"] > 0) for row in report["batches"]] == [("bp", True), ("gp", True)]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,10 @@ def test_run(program: Program) -> None:
             ("run", "--picture", "4x4", "--dataflow", "is"),
             "dataflow 'is' cannot pool images: the outputs of a channel leave the array in several lanes. "
             "Choose ws or os, or an image of 1x1.",
+        ),
+        (
+            ("run", "--memory-latency", "3"),
+            "design 'max' has no off-chip memory that could be late; choose low, or a latency of 0.",
         ),
         (
             ("power", "--liberty", "none.lib"),

@@ -186,6 +186,9 @@ def run(
     channels: Annotated[int, option("Channels of the predictor's convolution.", low=1)] = 2,
     rate: Annotated[float, option("Learning rate of the layers.", above=0)] = 2**-4,
     predictor_rate: Annotated[float, option("Learning rate of the predictor.", above=0)] = 2**-4,
+    memory_latency: Annotated[
+        int, option("Off-chip memory of design low is up to so many cycles late, at random.", low=0, high=255)
+    ] = 0,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
@@ -198,7 +201,7 @@ def run(
     shape = PredictorShape(grid, channels)
     rates = {"rate": rate, "predictor_rate": predictor_rate}
     small = parse_network(network, picture, batch=batch, predictor=shape, kernel=kernel, **rates)
-    report = check_batches(blueprint, small, phases.lower().split(","), dataflow, seed)
+    report = check_batches(blueprint, small, phases.lower().split(","), dataflow, seed, memory_latency)
     _print_report(report, as_json)
     if not report["equal"]:
         raise typer.Exit(1)

@@ -152,8 +152,10 @@ def record_activity(
             _add_ports(ports, netlists[kind], modules, kind, path)
     progress("simulation")
     seen, counted = _simulate(blueprint, ports, work)
-    if "off_chip_in" in modules["chip"].ports:  # of off-chip memory, which is a part of simulated chips
-        seen[ROOT]["off_chip_in"] = seen[f"{ROOT}.core"]["remote_in"]
+    # Off-chip memory is a part of simulated chips: what it sends is seen at the port that it sends to.
+    seen[ROOT] |= {
+        name: words for name, words in seen.get(f"{ROOT}.off_chip_port", {}).items() if name.startswith("off_chip_")
+    }
     activities = {}
     for kind, paths in scopes.items():
         progress(f"activity of {kind}")

@@ -8,13 +8,13 @@ max          a core for the layers and a smaller one for the predictor, which me
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, unsigned
-from amaranth.lib.memory import Memory
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from adagp.rtl.block import Block, add_submodule
+from adagp.rtl.block import Block, add_submodule, delayed
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.core import COUNTERS, SLICE, Core
+from adagp.rtl.off_chip import LATENCY_BITS, OffChipPort, SimulatedMemory, off_chip_ports
 
 
 class Chip(Block):
@@ -22,7 +22,7 @@ class Chip(Block):
 
     The host reaches core `host_core`, whose memories are read and written while it is halted: a request in one cycle, the
     word in the next. Where a chip is `simulated` it has counters, and off-chip memory is a part of it, which the host sees
-    as core 1.
+    as core 1, and whose answers come up to `latency` cycles late.
     """
 
     kind = "chip"
@@ -33,14 +33,9 @@ class Chip(Block):
         address = max(core.address_bits for core in blueprint.cores)
         lane = max(core.lane_bits for core in blueprint.cores)
         number = sizes.number
-        counters = {name: Out(48) for name in COUNTERS} | {"predictor_cycles": Out(48)} if simulated else {}
-        off_chip = {
-            "off_chip_read": Out(1),
-            "off_chip_read_address": Out(address),
-            "off_chip_in": In(number.value_bits),
-            "off_chip_write": Out(1),
-            "off_chip_write_address": Out(address),
-            "off_chip_out": Out(number.value_bits),
+        seen = {name: Out(48) for name in (*COUNTERS, "predictor_cycles")} | {
+            "array_step": Out(1),
+            "array_leaves": Out(1),
         }
         super().__init__(
             {
@@ -58,9 +53,8 @@ class Chip(Block):
                 "program_slice": In(6),
                 "program_address": In(max(core.program_words - 1 for core in blueprint.cores).bit_length()),
                 "program_in": In(SLICE),
-                **({"array_step": Out(1), "array_leaves": Out(1)} if simulated else {}),
-                **counters,
-                **(off_chip if sizes.off_chip_words and not simulated else {}),
+                **(seen | {"latency": In(LATENCY_BITS)} if simulated else {}),
+                **(off_chip_ports(sizes) if sizes.off_chip_words and not simulated else {}),
             }
         )
 
@@ -82,7 +76,7 @@ class Chip(Block):
             add_submodule(m, platform, "predictor_core", predictor)
             self._join(m, main, predictor)
         elif blueprint.core.off_chip_words:
-            self._off_chip(m, main)
+            self._off_chip(m, platform, main)
         return m
 
     def _host(self, m: Module, core: Core, selected: Any) -> None:
@@ -107,7 +101,8 @@ class Chip(Block):
         """Let the cores meet, and give the predictor's memories to the other core's element unit while it waits."""
         self._host(m, predictor, self.host_core)
         late = Signal()
-        m.d.sync += late.eq(self.host_core)
+        with m.If(self.host_read):
+            m.d.sync += late.eq(self.host_core)
         both = main.meets & predictor.meets
         m.d.comb += [
             main.go.eq(both),
@@ -130,30 +125,32 @@ class Chip(Block):
         if self.simulated:
             m.d.comb += self.predictor_cycles.eq(predictor.cycles)
 
-    def _off_chip(self, m: Module, main: Core) -> None:
-        if not self.simulated:
-            m.d.comb += [
-                self.off_chip_read.eq(main.remote_read.valid),
-                self.off_chip_read_address.eq(main.remote_read.address),
-                main.remote_in.eq(self.off_chip_in),
-                self.off_chip_write.eq(main.remote_write.valid),
-                self.off_chip_write_address.eq(main.remote_write.address),
-                self.off_chip_out.eq(main.remote_out),
-            ]
-            return
-        sizes, late = self.blueprint.core, Signal()
-        m.submodules.off_chip = bank = Memory(
-            shape=unsigned(sizes.number.value_bits), depth=sizes.off_chip_words, init=[]
-        )
-        reader, writer = bank.read_port(), bank.write_port()
-        by_core, by_host = main.remote_write, self.host_write & self.host_core
-        m.d.sync += late.eq(self.host_core)
+    def _off_chip(self, m: Module, platform: Any, main: Core) -> None:
+        sizes = self.blueprint.core
+        port = OffChipPort(sizes)
+        add_submodule(m, platform, "off_chip_port", port)
         m.d.comb += [
-            reader.en.eq(main.remote_read.valid | (self.host_read & self.host_core)),
-            reader.addr.eq(Mux(main.remote_read.valid, main.remote_read.address, self.host_address)),
-            main.remote_in.eq(reader.data),
-            self.host_out.eq(Mux(late, reader.data, main.host_out)),
-            writer.en.eq(by_core.valid | by_host),
-            writer.addr.eq(Mux(by_core.valid, by_core.address, self.host_address)),
-            writer.data.eq(Mux(by_core.valid, main.remote_out, self.host_in)),
+            port.read.eq(main.remote_read.valid),
+            port.read_address.eq(main.remote_read.address),
+            port.write.eq(main.remote_write.valid),
+            port.write_address.eq(main.remote_write.address),
+            port.write_value.eq(main.remote_out),
+            main.remote_in.eq(port.value),
+            main.hold.eq(port.hold),
         ]
+        outside: Any = self
+        if self.simulated:
+            outside = SimulatedMemory(sizes)
+            add_submodule(m, platform, "off_chip", outside)
+            m.d.comb += [
+                outside.latency.eq(self.latency),
+                outside.host_read.eq(self.host_read & self.host_core),
+                outside.host_write.eq(self.host_write & self.host_core),
+                outside.host_address.eq(self.host_address),
+                outside.host_in.eq(self.host_in),
+                # Not of the last read: while a program runs this must be what a chip without the memory gives.
+                self.host_out.eq(Mux(delayed(m, self.host_core), outside.host_out, main.host_out)),
+            ]
+        for name, member in off_chip_ports(sizes).items():
+            sender, taker = (port, outside) if member.flow is Out else (outside, port)
+            m.d.comb += getattr(taker, name).eq(getattr(sender, name))

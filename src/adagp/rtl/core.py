@@ -17,14 +17,15 @@ from adagp.rtl.sequencer import Sequencer
 
 SLICE = 32
 """Bits of an instruction that are written at a time."""
-COUNTERS = ("cycles", "elapsed", "element_cycles", "reads", "writes")
+COUNTERS = ("cycles", "elapsed", "element_cycles", "reads", "writes", "stalls")
 
 
 class Core(Block):
     """One array with everything around it. `host_*` reaches its memories while it does not compute.
 
-    With `counts` it has counters: `cycles` of the array (adagp.hw's), `elapsed` from start to halt, `element_cycles`, and the
-    `reads` and `writes` of words by the array. They are for simulations only.
+    With `counts` it has counters: `cycles` of the array (adagp.hw's), `elapsed` from start to halt, `element_cycles`, the
+    `reads` and `writes` of words by the array, and `stalls`, in which off-chip memory held the element unit. They are for
+    simulations only.
     """
 
     def __init__(self, sizes: CoreSizes, remote_lanes: tuple[int, int] = (1, 1), *, counts: bool = False) -> None:
@@ -52,6 +53,7 @@ class Core(Block):
                 "remote_write": Out(port),
                 "remote_in": In(number.sum_bits),
                 "remote_out": Out(number.value_bits),
+                **({"hold": In(1)} if sizes.off_chip_words else {}),
                 "array_step": Out(1),
                 "array_leaves": Out(1),
                 **counters,
@@ -130,8 +132,15 @@ class Core(Block):
                 part = element.part_out
 
     def _ports(self, m: Module) -> None:
-        """Give the memories to the element unit, or to the host while that is not running."""
+        """Give the memories to the element unit, or to the host while that is not running.
+
+        A cycle in which off-chip memory holds the unit reads and writes nothing here; banks keep what was read last.
+        """
         unit, number = self.unit, self.sizes.number
+        steps: Any = Const(1)
+        if self.sizes.off_chip_words:
+            steps = ~self.hold
+            m.d.comb += unit.hold.eq(self.hold)
         first, result = Signal(self.host_read.shape()), Signal(self.host_write.shape())
         written = Signal(number.value_bits)
         m.d.comb += [
@@ -140,18 +149,18 @@ class Core(Block):
             written.eq(Mux(unit.busy, unit.result_value, self.host_in)),
         ]
         second, by_host = unit.second, self.host_write.valid & ~unit.busy
+        reads_first, reads_second, writes = first.valid & steps, second.valid & steps, result.valid & steps
         for side, lanes in (("ROW", self.rows), ("COLUMN", self.columns)):
             values, sums = Store[f"{side}_VALUES"], Store[f"{side}_SUMS"]
-            by_first = first.valid & is_here(first.memory, values)
-            by_second = second.valid & is_here(second.memory, values)
+            by_first = reads_first & is_here(first.memory, values)
+            by_second = reads_second & is_here(second.memory, values)
             for index, lane in enumerate(lanes):
-                reads_first = by_first & (first.lane == index)
                 m.d.comb += [
-                    lane.value_read.eq(reads_first | (by_second & (second.lane == index))),
+                    lane.value_read.eq((by_first & (first.lane == index)) | (by_second & (second.lane == index))),
                     lane.value_address.eq(Mux(by_first, first.address, second.address)),
-                    lane.sum_read.eq(first.valid & is_here(first.memory, sums) & (first.lane == index)),
+                    lane.sum_read.eq(reads_first & is_here(first.memory, sums) & (first.lane == index)),
                     lane.sum_address.eq(first.address),
-                    lane.value_write.eq(result.valid & is_here(result.memory, values) & (result.lane == index)),
+                    lane.value_write.eq(writes & is_here(result.memory, values) & (result.lane == index)),
                     lane.value_write_address.eq(result.address),
                     lane.value_in.eq(written),
                     lane.sum_write.eq(
@@ -161,7 +170,9 @@ class Core(Block):
                     lane.sum_in.eq(self.host_in),
                 ]
         late = [Signal(first.shape(), name=f"late_{name}") for name in ("first", "second")]
-        m.d.sync += [late[0].eq(first), late[1].eq(second)]
+        for operand, valid, seen in zip((first, second), (reads_first, reads_second), late, strict=True):
+            with m.If(valid):
+                m.d.sync += seen.eq(operand)
         values, sums = self._chosen(m, late[0])
         remote = is_remote(late[0].memory)
         m.d.comb += [
@@ -242,6 +253,7 @@ class Core(Block):
             self.element_cycles.eq(self.element_cycles + self.unit.busy),
             self.reads.eq(self.reads + sum(active(lane.read, lane) for lane in lanes)),
             self.writes.eq(self.writes + sum(active(lane.write, lane) for lane in lanes)),
+            self.stalls.eq(self.stalls + (self.hold if self.sizes.off_chip_words else 0)),
         ]
         with m.If(self.start):
             m.d.sync += [getattr(self, name).eq(0) for name in COUNTERS]

@@ -8,7 +8,7 @@ or, in cores that pool, times the share that one output has in a mean; rounded t
 from dataclasses import dataclass
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, unsigned
+from amaranth.hdl import EnableInserter, Module, Mux, Signal, unsigned
 from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
@@ -45,7 +45,8 @@ class Position:
 class ElementUnit(Block):
     """Runs one instruction. Data of a request come a cycle later; a result is written in the same cycle, or behind the stages.
 
-    `remote_lanes` is the number of lanes behind the remote port, rows and columns; a lane number wraps there.
+    `remote_lanes` is the number of lanes behind the remote port, rows and columns; a lane number wraps there. Where that leads
+    off the chip, `hold` stops the unit for a cycle.
     """
 
     def __init__(self, sizes: CoreSizes, remote_lanes: tuple[int, int] = (1, 1)) -> None:
@@ -59,6 +60,7 @@ class ElementUnit(Block):
                 "instruction": In(sizes.encoding.layout(sizes.encoding.elements)),
                 "done": Out(1),
                 "busy": Out(1),
+                **({"hold": In(1)} if sizes.off_chip_words else {}),
                 **{name: Out(port) for name in OPERANDS},
                 "first_value": In(sizes.number.value_bits),
                 "first_sum": In(sizes.number.sum_bits),
@@ -67,7 +69,7 @@ class ElementUnit(Block):
             }
         )
 
-    def elaborate(self, platform: Any) -> Module:
+    def elaborate(self, platform: Any) -> Any:
         """Build loops and arithmetic; of groups there are no elements, and the unit is done at once."""
         m = Module()
         if self.sizes.groups is not None:
@@ -104,11 +106,11 @@ class ElementUnit(Block):
                 m.d.sync += counters[2].eq(counters[2] + 1)
             with m.If(finished):
                 m.d.sync += running.eq(0)
-        m.d.comb += self.done.eq(writes & ~before)
+        m.d.comb += self.done.eq(writes & ~before & (~self.hold if self.sizes.off_chip_words else 1))
         for name in ("first", "second"):
             self._request(m, getattr(self, name), positions[name], job[f"{name}_memory"], running)
         self._compute(m, job, positions["result"], running, counters[2] == 0, ends[2], writes)
-        return m
+        return EnableInserter(~self.hold)(m) if self.sizes.off_chip_words else m
 
     def _request(self, m: Module, port: Any, position: Position, memory: Any, valid: Any) -> None:
         m.d.comb += [

@@ -93,6 +93,8 @@ void bench_program(Bench* bench, int core, int address, int slice, uint32_t word
     chip.program_write = 0;
 }
 
+void bench_latency(Bench* bench, int latency) { bench->chip.latency = latency; }
+
 void bench_write(Bench* bench, int core, int memory, int lane, int address, int count, const int64_t* words) {
     auto& chip = bench->chip;
     chip.host_core = core;
@@ -137,8 +139,8 @@ int bench_run(Bench* bench, uint64_t limit, uint64_t* counters) {
         if (chip.array_leaves) bench->last = bench->now;
         if (chip.halted) {
             const uint64_t found[] = {chip.cycles, chip.elapsed, chip.element_cycles, chip.reads, chip.writes,
-                                      chip.predictor_cycles, bench->stepped ? bench->last - bench->first : 0};
-            for (int place = 0; place < 7; ++place) counters[place] = found[place];
+                                      chip.stalls, chip.predictor_cycles, bench->stepped ? bench->last - bench->first : 0};
+            for (const uint64_t count : found) *counters++ = count;
             return 0;
         }
     }

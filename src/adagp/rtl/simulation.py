@@ -8,7 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
@@ -87,13 +87,14 @@ LIMIT = 50_000_000
 @dataclass(frozen=True)
 class Counts:
     """What a run took. `cycles` are the array's, as its sequencer counts them; `span` is seen from outside: from the first word
-    that enters the array to the last that leaves it."""
+    that enters the array to the last that leaves it. `stalls` are cycles in which off-chip memory held the element unit."""
 
     cycles: int
     elapsed: int
     element_cycles: int
     reads: int
     writes: int
+    stalls: int
     predictor_cycles: int
     span: int
 
@@ -121,6 +122,10 @@ class SimulatedChip(ABC):
     @abstractmethod
     def read(self, core: int, memory: Store, lane: int, address: int, count: int) -> Words:
         """Return words of a lane's bank."""
+
+    @abstractmethod
+    def set_latency(self, latency: int) -> None:
+        """Let off-chip memory take up to `latency` cycles more than it must, at random, for each thing that it does."""
 
     @abstractmethod
     def run(self, limit: int = LIMIT) -> Counts:
@@ -182,9 +187,13 @@ class VerilatedChip(SimulatedChip):
         self._library.bench_read(self._bench, core, int(memory), lane, address, count, _pointer(data))
         return data
 
+    def set_latency(self, latency: int) -> None:
+        """Let off-chip memory be late."""
+        self._library.bench_latency(self._bench, latency)
+
     def run(self, limit: int = LIMIT) -> Counts:
         """Run until all cores have halted."""
-        counts, start = (ctypes.c_uint64 * 7)(), self.now
+        counts, start = (ctypes.c_uint64 * len(fields(Counts)))(), self.now
         if self._library.bench_run(self._bench, ctypes.c_uint64(limit), counts):
             raise ToolError(f"the chip has not halted after {limit} cycles.")
         self.runs.append((start, self.now))
@@ -281,6 +290,14 @@ class InterpretedChip(SimulatedChip):
 
         self._do(job)
         return np.array(words, np.int64)
+
+    def set_latency(self, latency: int) -> None:
+        """Let off-chip memory be late."""
+
+        async def job(context: Any) -> None:
+            context.set(self.chip.latency, latency)
+
+        self._do(job)
 
     def run(self, limit: int = LIMIT) -> Counts:
         """Run until all cores have halted."""

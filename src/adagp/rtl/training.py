@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from adagp.errors import OptionError
 from adagp.hw.dataflows import array_cost
 from adagp.rtl.assembler import Matrix
 from adagp.rtl.blueprint import Blueprint
@@ -92,15 +93,26 @@ def _cut(text: Words, kernel: Words, readout: Words) -> tuple[Words, Words]:
 
 
 def check_batches(
-    blueprint: Blueprint, network: SmallNetwork, phases: Sequence[str], dataflow: str = "ws", seed: int = 0
+    blueprint: Blueprint,
+    network: SmallNetwork,
+    phases: Sequence[str],
+    dataflow: str = "ws",
+    seed: int = 0,
+    memory_latency: int = 0,
 ) -> dict[str, Any]:
-    """Return what some batches took in hardware, and whether all weights are the golden model's."""
+    """Return what some batches took in hardware, and whether all weights are the golden model's. Off-chip memory is up to
+    `memory_latency` cycles late."""
     number = blueprint.core.single
+    if memory_latency and blueprint.design != "low":
+        raise OptionError(
+            f"design '{blueprint.design}' has no off-chip memory that could be late; choose low, or a latency of 0."
+        )
     state = random_state(network, number, seed)
     for phase in phases:  # before anything is built
         Compiler(blueprint, network, phase, dataflow).compile(state)
     rows = []
     with simulate_chip(blueprint) as chip:
+        chip.set_latency(memory_latency)
         for phase in phases:
             result = run_batch(chip, network, state, phase, dataflow)
             rows.append(
