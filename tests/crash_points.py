@@ -5,8 +5,8 @@
 A process that is killed leaves what the system has of its files, whatever it still had in mind. So the command is run
 once, and before each of its file operations the folder is copied: the copies are what a kill at that point would leave.
 Where a file is about to get its name, a kill in the middle of writing it is a further one: half of the file under its
-temporary name. What a user would do next is then done in each copy. All are forks of one process, in which everything is
-imported already.
+temporary name; where something was appended, half of that. What a user would do next is then done in each copy. All are
+forks of one process, in which everything is imported already.
 
 Jobs of `compare` and `reproduce` are done in the process itself, so that every operation of theirs is a point as well;
 that real processes of theirs die with their parent is tested elsewhere. With SAMPLE, only the first point, the last one and so
@@ -22,7 +22,7 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,7 @@ class Copies:
         self.known: set[str] = set()
         self.points = 0
         self.busy = False
+        self.appended: tuple[Path, int] | None = None
         sys.addaudithook(self._watch)
 
     def _watch(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -126,27 +127,35 @@ class Copies:
             return
         self.busy = True
         self.points += 1
-        self._keep(cut=False)
+        if self.appended is not None:
+            self._keep({self.appended[0]: (self.appended[1] + _size(self.appended[0])) // 2})
+        self.appended = None
+        self._keep({})
         if event == "os.rename":
-            self._keep(cut=True)
+            halves = [path for path in self.folder.rglob(f".*{TEMPORARY}") if path.is_file()]
+            self._keep({path: _size(path) // 2 for path in halves})
+        if event == "open" and arguments[2] & os.O_APPEND:
+            path = self.folder / str(arguments[0])
+            self.appended = (path, _size(path))
         self.busy = False
 
-    def _keep(self, cut: bool) -> None:
+    def _keep(self, cut: Mapping[Path, int]) -> None:
+        """Copy the folder, with some files cut to some sizes."""
         contents = {path.relative_to(self.folder): path for path in sorted(self.folder.rglob("*"))}
-        digest = hashlib.sha256(str(cut and any(map(_is_temporary, contents))).encode())
+        digest = hashlib.sha256(str({str(path): size for path, size in cut.items()}).encode())
         for name, path in contents.items():
             digest.update(f"{name}".encode() + (path.read_bytes() if path.is_file() and name.name != LOCK else b""))
         if digest.hexdigest() in self.known:
             return
         self.known.add(digest.hexdigest())
-        copy = self.place / f"{self.points:03}{'-cut' * cut}"
+        copy = self.place / f"{self.points:03}{'-cut' if cut else ''}"
         shutil.copytree(self.folder, copy)
-        for path in copy.rglob(f".*{TEMPORARY}") if cut else ():
-            os.truncate(path, path.stat().st_size // 2)
+        for path, size in cut.items():
+            os.truncate(copy / path.relative_to(self.folder), size)
 
 
-def _is_temporary(path: Path) -> bool:
-    return path.name.endswith(TEMPORARY)
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _opens_to_write(event: str, arguments: tuple[Any, ...]) -> bool:

@@ -1,5 +1,6 @@
 """The cache: right answers whatever state its folder is in, and fast ones when it is warm."""
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from tests.marks import slow
 
 from adagp.core import cache
-from adagp.core.cache import cache_root, cached, models_folder
+from adagp.core.cache import cache_root, cached, models_folder, verified_text
 from adagp.hw import Workload
 from adagp.models.registry import MODELS, ModelInfo
 from adagp.program.model_table import describe_models
@@ -193,3 +194,22 @@ def test_commands_with_a_warm_cache_do_not_import_torch(
     assert cold.stdout.splitlines()[-1] == "True"
     assert warm.stdout.splitlines()[-1] == "False"
     assert warm.stdout.splitlines()[:-1] == cold.stdout.splitlines()[:-1]
+
+
+def test_a_text_is_taken_from_the_cache_only_if_it_is_the_expected_one(folder: Path) -> None:
+    digest = hashlib.sha256(b"right").hexdigest()
+    made: list[None] = []
+
+    def make() -> str:
+        made.append(None)
+        return "right"
+
+    for _ in range(3):
+        assert verified_text(digest, make) == "right"
+    assert len(made) == 1
+    (entry,) = folder.iterdir()
+    entry.write_text("foreign")
+    assert verified_text(digest, make) == "right"
+    assert (len(made), entry.read_text()) == (2, "right")
+    assert verified_text(hashlib.sha256(b"other").hexdigest(), make) == "right"  # of another version: not kept
+    assert list(folder.iterdir()) == [entry]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from adagp.core.files import check_output_file, publish
-from adagp.errors import OptionError
+from adagp.core.files import append_to, check_output_file, publish
+from adagp.errors import OptionError, RunError
 
 
 def names(folder: Path) -> list[str]:
@@ -57,3 +57,32 @@ def test_unwritable_outputs_are_rejected(tmp_path: Path) -> None:
         check_output_file(tmp_path / "none" / "it.csv")
     with pytest.raises(OptionError, match="it is a folder"):
         check_output_file(tmp_path, "plot to")
+
+
+def test_appending_to_a_file_that_is_as_expected(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\n")
+    assert append_to(path, b"two\n", 4)
+    assert path.read_bytes() == b"one\ntwo\n"
+    assert not append_to(path, b"three\n", 4)
+    (tmp_path / "link").symlink_to(path)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe", "none", "."):
+        assert not append_to(tmp_path / name, b"three\n", 8)
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+def test_a_full_disk_leaves_the_lines_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\n")
+    write = os.write
+
+    def fill(descriptor: int, content: memoryview) -> int:
+        if len(content) < 4:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, content[:2])
+
+    monkeypatch.setattr(os, "write", fill)
+    with pytest.raises(RunError, match=r"^cannot write '.*lines': No space left on device\.$"):
+        append_to(path, b"two\n", 4)
+    assert path.read_bytes() == b"one\n"

@@ -1,4 +1,5 @@
-"""What took long to find out, kept in the user's cache folder: a model's size, its traced layers.
+"""What took long to find out, kept in the user's cache folder: a model's size, its traced layers, the report's
+plotting library.
 
 The folder may vanish, be damaged, full, foreign or read-only at any time: then things are found out again, and nobody is
 told. An entry is believed if its digest is right, and if this very program wrote it: the same source of adagp, the same
@@ -67,8 +68,29 @@ def cached(
         return read(_content(path, heading))
     answer = find()
     with suppress(OSError, ValueError):
-        _keep(path, heading, write(answer))
+        text = f"{heading}\n{write(answer)}"
+        _keep(path, f"{_digest(text)}\n{text}")
     return answer
+
+
+def verified_text(digest: str, make: Callable[[], str]) -> str:
+    """Return the text that `make()` returns: from the cache, if what is there has the SHA-256 `digest`, which the caller knows.
+
+    So an entry that somebody else wrote is never used, not even one with a heading of this program.
+    """
+    folder = models_folder()
+    if folder is None:
+        return make()
+    path = folder / f"text-{digest[:24]}.txt"
+    with suppress(AdagpError):
+        text = read_text(path, "the cache entry")
+        if _digest(text) == digest:
+            return text
+    text = make()
+    if _digest(text) == digest:
+        with suppress(OSError):
+            _keep(path, text)
+    return text
 
 
 @cache
@@ -96,15 +118,14 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _keep(path: Path, heading: str, content: str) -> None:
+def _keep(path: Path, text: str) -> None:
     """Write an entry under a name of its own first, so that several processes never meet in one file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _make_room(path.parent)
-    text = f"{heading}\n{content}"
     number, temporary = tempfile.mkstemp(prefix=BEGUN, dir=path.parent)
     try:
         with open(number, "w", encoding="utf-8", newline="\n") as file:
-            file.write(f"{_digest(text)}\n{text}")
+            file.write(text)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

@@ -8,6 +8,7 @@ them.
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ TEMPORARY = ".tmp"
 """The ending of a file that is being written."""
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 def read_text(path: Path, what: str, error: type[AdagpError] = OptionError) -> str:
@@ -111,6 +113,33 @@ def write_atomically(path: Path, content: bytes, mode: int | None = None) -> Non
             temporary.unlink(missing_ok=True)
         raise RunError(f"cannot write '{path}': {reason(error)}.") from None
     sync_folder(path.parent)
+
+
+def append_to(path: Path, content: bytes, size: int) -> bool:
+    """Append `content` to a file of `size` bytes; return False, with nothing written, if `path` is no such file.
+
+    If the disk is full, the file gets its old size back. A crash may leave a part of `content`: its readers leave out a last
+    line without an end.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | _NO_WAIT | _NO_LINK)
+    except OSError:
+        return False
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+            return False
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    except OSError as error:
+        with suppress(OSError):
+            os.ftruncate(descriptor, size)
+        raise RunError(f"cannot write '{path}': {reason(error)}.") from None
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _temporary(path: Path) -> Path:

@@ -4,6 +4,7 @@ The browser test skips where there is no Chromium, unless ADAGP_BROWSER_TEST=req
 written to runs/screenshots.
 """
 
+import hashlib
 import importlib.util
 import json
 import re
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adagp.errors import OptionError
-from adagp.program.report import charts, curves
+from adagp.program.report import charts, curves, page
 from adagp.program.report.page import write_report
 from adagp.program.report.run_groups import MethodRuns, chapters
 from adagp.program.run.record import collect
@@ -145,7 +146,7 @@ def test_problems_of_broken_runs_are_listed(write_run: Any, rewrite: Any, tmp_pa
     content = (tmp_path / "report.html").read_text("utf-8")
     for words in (
         "<strong>nothing</strong>: The folder holds no files of a run.",
-        "<strong>cut</strong>: Missing: sites.csv. metrics.jsonl cannot be read in line 4: left out. Not finished",
+        "<strong>cut</strong>: Missing: sites.csv. Not finished",
         "<strong>odd</strong>: No finite train loss in epochs 1, 2, 3, 4.",
         "No run has a finished epoch yet: there is nothing to draw.",
         "# nothing: its command is not known",
@@ -382,6 +383,11 @@ def test_thinned_curves_keep_the_extremes_of_every_pixel(values: list[float | No
         kept = [values[index] or 0.0 for index in drawn if index in present[begin : begin + stride]]
         assert (min(block), max(block)) == (min(kept), max(kept))
     assert {present[0], present[-1]} <= set(drawn)
+
+
+def test_the_digest_of_the_plotting_library() -> None:
+    """So the copy in the cache is used, and no other text."""
+    assert hashlib.sha256(page.bundle_library().encode()).hexdigest() == page.LIBRARY_DIGEST
 
 
 def test_the_page_of_a_long_run_stays_small(write_run: Any, tmp_path: Path) -> None:

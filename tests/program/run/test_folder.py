@@ -171,6 +171,48 @@ def test_columns_that_come_later_are_empty_before(folder: RunFolder) -> None:
     assert (folder.path / "metrics.csv").read_text() == "epoch,gp\n0,\n1,4\n"
 
 
+def test_epochs_are_appended_and_give_the_same_files_as_all_at_once(folder: RunFolder, tmp_path: Path) -> None:
+    """New columns come with the second and the fourth epoch, no site with the third."""
+    sites = [{"stem": {"mse": 0.5}}, {"stem": {"mse": 0.25, "cosine": 0.5}}, {}, {"stem": {"mse": 1.0}, "\ud800": {}}]
+    rows = [
+        {"epoch": epoch, "loss": 0.1 * epoch, "sites": sites[epoch % 4], **({"gp": epoch} if epoch > 3 else {})}
+        for epoch in range(8)
+    ]
+    inodes = []
+    for count in range(len(rows) + 1):
+        folder.write_rows(rows[:count])
+        whole = RunFolder(tmp_path / f"whole-{count}")
+        whole.path.mkdir()
+        whole.write_rows(rows[:count])
+        for name in ("metrics.jsonl", "metrics.csv", "sites.csv"):
+            assert (folder.path / name).read_bytes() == (whole.path / name).read_bytes()
+        inodes.append([(folder.path / name).stat().st_ino for name in ("metrics.jsonl", "metrics.csv", "sites.csv")])
+    assert len({lines for lines, _, _ in inodes}) == 1  # never written again
+    assert inodes[5] == inodes[8]  # nor are the tables, once they have all their columns
+
+
+def test_files_of_metrics_that_somebody_has_changed_are_written_whole(folder: RunFolder, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    path = folder.path / "metrics.jsonl"
+    whole = "".join(f"{json.dumps(row)}\n" for row in ROWS)
+
+    def cut() -> None:
+        path.write_text(path.read_text()[:-3])
+
+    def link() -> None:
+        path.unlink()
+        path.symlink_to(other)
+
+    for change in (cut, link, path.unlink):
+        folder.write_rows(ROWS[:1])
+        change()
+        folder.write_rows(ROWS)
+        assert not path.is_symlink()
+        assert path.read_text() == whole
+    assert other.read_text() == "precious"
+
+
 def test_a_last_line_that_was_cut_off_is_left_out(folder: RunFolder) -> None:
     folder.write_rows(ROWS)
     path = folder.path / "metrics.jsonl"

@@ -97,6 +97,18 @@ def test_damaged_files_are_named(write_run: Any) -> None:
     )
 
 
+def test_a_last_line_of_an_unfinished_run_that_is_cut_off_is_no_damage(write_run: Any) -> None:
+    """A reader may come while it is written; of a finished run it is damage."""
+    run = write_run("one", finished=False)
+    text = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(text[:-10])
+    record = read_run(run, "one")
+    assert len(record.epochs) == text.count("\n") - 1
+    assert record.damage == ()
+    (run / "summary.json").write_text("{}")
+    assert read_run(run, "one").damage == (f"metrics.jsonl cannot be read in line {text.count(chr(10))}: left out.",)
+
+
 def test_figures_that_are_not_finite_are_named(write_run: Any, rewrite: Any) -> None:
     run = write_run("one", epochs=9)
     rewrite(run, 1, {"train_loss": float("nan"), "batches": None, "sites": [], "seconds": {"bp": float("inf")}})

@@ -4,7 +4,7 @@ Text and lines use `currentColor`, so that charts follow the page's light or dar
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean, mean
@@ -160,24 +160,33 @@ MAPS = {
 }
 DESIGN_COLOURS = {"baseline": GREY, "low": COLOURS[5], "efficient": COLOURS[4], "max": COLOURS[0]}
 ENERGY_COLOURS = dict(zip((part.replace("_", " ") for part in ENERGY_PARTS), (*COLOURS, GREY), strict=True))
+Columns = dict[str, dict[str, list[list[float | None]]]]
+"""Values by figure, site and run, epoch by epoch; None where an epoch lacks one."""
+_NO_FIGURES: Mapping[str, float | None] = {}
 Designs = Sequence[tuple[str, str, dict[str, Any]]]
 """The label on the page, the design's name, and its simulation report."""
 
 
 def sampled(chapter: Chapter) -> list[MethodRuns]:
     """Return the methods with figures by site."""
-    return [group for group in chapter.groups if any(_figures(group, site, "cosine") for site in _sites(group))]
+    return [group for group in chapter.groups if any(True for site in _sites(group) for _ in _cosines(group, site))]
+
+
+def _cosines(group: MethodRuns, site: str) -> Iterator[float]:
+    epochs = (epoch for run in group.runs for epoch in run.epochs)
+    yield from (value for epoch in epochs if (value := epoch.sites.get(site, {}).get("cosine")) is not None)
 
 
 def heat_maps(chapter: Chapter, select: str) -> list[Chart]:
     """Return a heat map of sites over epochs for each figure; the element `select` chooses the method."""
     groups = sampled(chapter)
-    return [_heat_map(groups, name, select) for name in MAPS] if groups else []
+    columns = [_columns(group) for group in groups]
+    return [_heat_map(groups, columns, name, select) for name in MAPS] if groups else []
 
 
-def _heat_map(groups: Sequence[MethodRuns], name: str, select: str) -> Chart:
+def _heat_map(groups: Sequence[MethodRuns], columns: Sequence[Columns], name: str, select: str) -> Chart:
     title, remark = MAPS[name]
-    rows = [row for group in groups for row in _cells(group, name)]
+    rows = [row for group, figures in zip(groups, columns, strict=True) for row in _cells(group, figures[name])]
     caption = f"{title} by site (first layer on top) over epochs, mean over seeds; {remark}."
     stride = max((row["stride"] for row in rows), default=1)
     if stride > 1:
@@ -239,12 +248,24 @@ def _gradient(name: str) -> Spec:
     return {"title": None, "orient": "top", "format": form, "tickCount": 3, **size}
 
 
-def _cells(group: MethodRuns, name: str) -> list[dict[str, Any]]:
+def _columns(group: MethodRuns) -> Columns:
+    """Return the values of each figure and each shown site, run by run and epoch by epoch, in one pass through the epochs."""
+    sites = _sites(group)
+    columns: Columns = {name: {site: [[] for _ in group.runs] for site in sites} for name in MAPS}
+    for number, run in enumerate(group.runs):
+        append = [(site, name, columns[name][site][number].append) for site in sites for name in MAPS]
+        for epoch in run.epochs:
+            for site, name, add in append:
+                add(epoch.sites.get(site, _NO_FIGURES).get(name))
+    return columns
+
+
+def _cells(group: MethodRuns, columns: Mapping[str, Sequence[Sequence[float | None]]]) -> list[dict[str, Any]]:
     """Return a row for each site (every Nth, if there are many): means over seeds and over `stride` epochs."""
     stride = max(1, ceil(group.length / MOST_COLUMNS))
     rows = []
-    for site in _sites(group):
-        values = [_mean_figure(group, site, name, at, at + stride) for at in range(0, group.length, stride)]
+    for site, runs in columns.items():
+        values = [_mean_figure(runs, at, at + stride) for at in range(0, group.length, stride)]
         if any(value is not None for value in values):
             rows.append({"group": group.label, "site": site, "stride": stride, "value": values})
     return rows
@@ -256,14 +277,9 @@ def _sites(group: MethodRuns) -> list[str]:
     return sites[:: max(1, ceil(len(sites) / MOST_ROWS))]
 
 
-def _mean_figure(group: MethodRuns, site: str, name: str, begin: int, end: int) -> float | None:
-    values = _figures(group, site, name, begin, end)
+def _mean_figure(runs: Sequence[Sequence[float | None]], begin: int, end: int) -> float | None:
+    values = [value for run in runs for value in run[begin:end] if value is not None]
     return short(fmean(values), 3) if values else None
-
-
-def _figures(group: MethodRuns, site: str, name: str, begin: int = 0, end: int | None = None) -> list[float]:
-    epochs = (epoch for run in group.runs for epoch in run.epochs[begin:end])
-    return [value for epoch in epochs if (value := epoch.sites.get(site, {}).get(name)) is not None]
 
 
 def time_breakdown(chapter: Chapter) -> list[Chart]:

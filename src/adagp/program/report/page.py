@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from adagp._version import __version__
+from adagp.core.cache import verified_text
 from adagp.core.escape import escaped
 from adagp.core.files import check_output_file, publish
 from adagp.errors import OptionError
@@ -27,6 +28,8 @@ from adagp.program.report.tables import Table
 from adagp.program.run.record import RunRecord, collect
 
 TEMPLATES = Path(__file__).parent / "templates"
+LIBRARY_DIGEST = "0b00f93da6d768e2692dd70db7d4273f17a1535bb0281f14f176bef0b3b6d856"
+"""SHA-256 of the plotting library of vl-convert 1.9. That of another version is put together for every report."""
 
 
 def write_report(paths: Sequence[Path], out: Path, phases: str | None = None) -> int:
@@ -88,9 +91,14 @@ def _environment() -> Any:
 @cache
 def library() -> str:
     """Return the plotting library as the content of a script element."""
+    return verified_text(LIBRARY_DIGEST, bundle_library).replace("</script", "<\\/script")
+
+
+def bundle_library() -> str:
+    """Return the plotting library, put together by vl-convert in more than a second."""
     from vl_convert import javascript_bundle
 
-    return javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGA_LITE).replace("</script", "<\\/script")
+    return javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGA_LITE)
 
 
 MEASURED, MODELLED = "measured", "modelled"

@@ -218,7 +218,8 @@ def batch_time_ratio(run: RunRecord) -> float | None:
 
 def _quality(group: MethodRuns, name: str) -> Interval | None:
     def of_run(run: RunRecord) -> float | None:
-        values = [value for epoch in run.epochs for value in epoch.over_sites(name)]
+        sites = (figures for epoch in run.epochs for figures in epoch.sites.values())
+        values = [value for figures in sites if (value := figures.get(name)) is not None]
         return fmean(values) if values else None
 
     return group.over_runs(of_run)

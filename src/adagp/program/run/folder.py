@@ -22,14 +22,14 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from adagp.core.files import TEMPORARY, delete_folder, sync_folder, write_atomically
+from adagp.core.files import TEMPORARY, append_to, delete_folder, sync_folder, write_atomically
 from adagp.errors import RunError
 from adagp.program.run.documents import (
     ABSENT,
@@ -122,6 +122,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._epochs = -1
+        self._written: dict[str, _WrittenTable] = {}
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any] | None = None, *, force: bool = False) -> "RunFolder":
@@ -242,15 +244,31 @@ class RunFolder:
         return rows
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
-        """Write the metrics of all epochs so far, as JSON lines and as the two CSV tables."""
-        text = "".join(to_json(row) + "\n" for row in rows)
-        write_atomically(self.path / "metrics.jsonl", text.encode())
-        plain = [{name: value for name, value in row.items() if name != "sites"} for row in rows]
-        write_atomically(self.path / "metrics.csv", flat_csv(plain).encode())
-        sites = [
-            {"epoch": row["epoch"], "site": site, **figures} for row in rows for site, figures in row["sites"].items()
-        ]
-        write_atomically(self.path / "sites.csv", flat_csv(sites).encode())
+        """Write the metrics of all epochs so far, as JSON lines and as the two CSV tables.
+
+        If only an epoch was added since the last call, its lines are appended: a run's files are written in linear time.
+        """
+        added = rows[-1:] if self._epochs == len(rows) - 1 else None
+        self._epochs = -1  # unknown, if one of the files cannot be written
+        for name, table in TABLES.items():
+            self._write_table(name, table, rows, added)
+        self._epochs = len(rows)
+
+    def _write_table(
+        self, name: str, table: "TableForm", rows: list[dict[str, Any]], added: list[dict[str, Any]] | None
+    ) -> None:
+        written = self._written.get(name)
+        if added is not None and written is not None:
+            columns, text = table(added, written.columns)
+            content = text.encode()
+            # A new column changes the first line, and so the whole file; so does a file that somebody else has changed.
+            if columns == written.columns and append_to(self.path / name, content, written.size):
+                self._written[name] = _WrittenTable(columns, written.size + len(content))
+                return
+        columns, text = table(rows, None)
+        content = text.encode()
+        write_atomically(self.path / name, content)
+        self._written[name] = _WrittenTable(columns, len(content))
 
 
 def _is_json(line: str) -> bool:
@@ -300,13 +318,52 @@ def _flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def flat_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return a CSV table of the rows with all their names as columns; tables inside a row become `outer.inner`."""
+    return _csv_lines(rows, None)[1]
+
+
+TableForm = Callable[[Sequence[Mapping[str, Any]], tuple[str, ...] | None], tuple[tuple[str, ...], str]]
+"""Returns the columns and the text of rows of metrics: of a whole file, or of lines after a file with the given columns."""
+
+
+@dataclass(frozen=True)
+class _WrittenTable:
+    """A table of metrics that this process has written: its columns, and its size in bytes."""
+
+    columns: tuple[str, ...]
+    size: int
+
+
+def _csv_lines(rows: Iterable[Mapping[str, Any]], known: tuple[str, ...] | None) -> tuple[tuple[str, ...], str]:
     rows = [_flatten(row) for row in rows]
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = tuple(dict.fromkeys((*(known or ()), *(name for row in rows for name in row))))
     text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    if known is None:
+        writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue().encode("utf-8", "backslashreplace").decode()  # a name may hold bytes that are not UTF-8
+    # A name may hold bytes that are not UTF-8.
+    return columns, text.getvalue().encode("utf-8", "backslashreplace").decode()
+
+
+def _json_lines(rows: Sequence[Mapping[str, Any]], known: tuple[str, ...] | None) -> tuple[tuple[str, ...], str]:
+    return (), "".join(to_json(row) + "\n" for row in rows)
+
+
+def _epoch_lines(rows: Sequence[Mapping[str, Any]], known: tuple[str, ...] | None) -> tuple[tuple[str, ...], str]:
+    return _csv_lines(({name: value for name, value in row.items() if name != "sites"} for row in rows), known)
+
+
+def _site_lines(rows: Sequence[Mapping[str, Any]], known: tuple[str, ...] | None) -> tuple[tuple[str, ...], str]:
+    sites = ({"epoch": row["epoch"], "site": name, **site} for row in rows for name, site in row["sites"].items())
+    return _csv_lines(sites, known)
+
+
+TABLES: Mapping[str, TableForm] = {
+    "metrics.jsonl": _json_lines,
+    "metrics.csv": _epoch_lines,
+    "sites.csv": _site_lines,
+}
+"""The files of metrics."""
 
 
 LOCK = ".lock"

@@ -2,15 +2,18 @@
 need a whole run call `read_whole_run`, which raises on others.
 """
 
+import gc
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, product
+from math import inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from adagp.core.escape import escaped
 from adagp.errors import RunError
@@ -41,8 +44,7 @@ NOT_TRAINING = "evaluation"
 """The kind of a run's seconds that is not training."""
 
 
-@dataclass(frozen=True)
-class Epoch:
+class Epoch(NamedTuple):
     """One finished epoch, counted from 1. A figure that is missing or not finite is None.
 
     The values are those of the run's `metric`. `batches` are by kind: `bp` has the warm-up in it; `guarded` are GP batches
@@ -303,7 +305,8 @@ def read_run(path: Path, name: str) -> RunRecord:
     except RunError as error:
         damage.append(f"config.json: {error}")
         metrics = (ACCURACY,)
-    epochs = tuple(_epochs(path / "metrics.jsonl", metrics[0].name, damage))
+    with _garbage_collection_paused():
+        epochs = tuple(_epochs(path / "metrics.jsonl", metrics[0].name, damage))
     record = RunRecord(name, path, config, metrics, epochs, summary, (), tuple(damage), _candidate(path))
     problems += [*damage, *_incomplete(record)]
     for part, (figure, words) in product(("train", "test"), (("loss", "loss"), ("value", metrics[0].words))):
@@ -311,6 +314,18 @@ def read_run(path: Path, name: str) -> RunRecord:
         if gaps:
             problems.append(f"No finite {part} {words} in {_listed('epoch', gaps)}.")
     return replace(record, problems=tuple(problems))
+
+
+@contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """Pause it while many objects are made that all stay: it would go through all of them again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _incomplete(record: RunRecord) -> Iterator[str]:
@@ -381,15 +396,20 @@ def _epochs(path: Path, metric: str, damage: list[str]) -> Iterator[Epoch]:
     if not path.is_file():
         return
     try:
-        lines = read_text(path, MOST_METRICS).splitlines()
+        text = read_text(path, MOST_METRICS)
     except RunError as error:
         damage.append(f"{path.name} cannot be read: {error}")
         return
-    damaged, before = [], -1
+    lines, damaged, before = text.splitlines(), [], -1
     for number, line in enumerate(lines, start=1):
         try:
-            row = parse_document(line, _ROW)
+            row = parse_document(line, _ROW, finite=False)
         except RunError:
+            cut_off = number == len(lines) and not text.endswith("\n")
+            if (
+                cut_off and not (path.parent / "summary.json").exists()
+            ):  # it is being written, or a crash came in between
+                break
             row = {"epoch": before}
         if row["epoch"] > before:
             before = row["epoch"]
@@ -409,29 +429,36 @@ def _epoch(row: dict[str, Any], metric: str) -> Epoch:
         train_value=_number(row.get(f"train_{metric}")),
         test_loss=_number(row.get("test_loss")),
         test_value=_number(row.get(f"test_{metric}")),
-        batches={name: int(value) for name, value in _amounts(row.get("batches"))},
-        seconds=dict(_amounts(row.get("seconds"))),
+        batches=_counts(row.get("batches")),
+        seconds=_amounts(row.get("seconds")),
         refused=_number(row.get("refused")) or 0.0,
         sites={site: _figures(figures) for site, figures in sites.items()} if isinstance(sites, dict) else {},
     )
 
 
-def _amounts(table: Any) -> Iterable[tuple[str, float]]:
-    return [(name, value) for name, value in _figures(table).items() if value is not None and value >= 0]
+def _counts(table: Any) -> Mapping[str, int]:
+    return {name: int(value) for name, value in _amounts(table).items()}
+
+
+def _amounts(table: Any) -> Mapping[str, float]:
+    return {name: value for name, value in _figures(table).items() if value is not None and value >= 0}
 
 
 def _figures(table: Any) -> Mapping[str, float | None]:
-    """Return the numbers of a table by name; what is no number is None."""
+    """Return the numbers of a table by name; what is no finite number is None."""
     if not isinstance(table, dict):
         return {}
-    # Nearly all tables hold only fractions, which are finite: they were checked when the file was read.
-    if {*map(type, table.values())} <= {float}:
+    values = table.values()
+    if _NUMBERS.issuperset(map(type, values)) and inf not in values and -inf not in values:  # as nearly all tables
         return table
     return {name: _number(value) for name, value in table.items()}
 
 
+_NUMBERS = frozenset((float, int))
+
+
 def _number(value: Any) -> float | None:
-    return float(value) if value.__class__ in (float, int) else None
+    return float(value) if value.__class__ in (float, int) and -inf < value < inf else None
 
 
 def _listed(word: str, numbers: Sequence[str]) -> str:
