@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from adagp.program.run import RunFolder, TrainConfig
-from adagp.program.train.observers import Silent
-from adagp.program.train.session import Session
+from adagp.program.train.session import Session, Silent
 
 Program = Callable[..., Any]
 OPTIONS: tuple[str, ...] = (

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from adagp.core import plugins
-from adagp.core.plugins import load_plugin
+from adagp.core.registry import load_plugin
 from adagp.data import DATASETS
 from adagp.program.run import RunFolder
 from adagp.program.tasks.base import TASKS
-from adagp.program.train.observers import Silent
-from adagp.program.train.session import Session, read_config
+from adagp.program.train.session import Session, Silent, read_config
 
 pytestmark = pytest.mark.medium
 
@@ -31,7 +29,7 @@ def own_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget after the test what the plugin has registered."""
     for registry in (DATASETS, TASKS):
         monkeypatch.setattr(registry, "_things", dict(registry._things))
-    monkeypatch.setattr(plugins, "_loaded", [])
+    monkeypatch.setattr("adagp.core.registry._loaded", [])
     sys.modules.pop(MODULE, None)
     yield
     sys.modules.pop(MODULE, None)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from adagp.core import plugins
-from adagp.core.plugins import load_installed_plugins, loaded_plugins, take_plugins
+from adagp.core.registry import load_installed_plugins, loaded_plugins, take_plugins
 from adagp.errors import OptionError
 
 
@@ -19,7 +18,7 @@ def users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     (tmp_path / "users_broken_plugin.py").write_text("raise ValueError('out of order')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugins, "_loaded", [])
+    monkeypatch.setattr("adagp.core.registry._loaded", [])
     yield
     sys.modules.pop("users_plugin", None)
 

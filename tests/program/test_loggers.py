@@ -18,10 +18,9 @@ import adagp
 from adagp.core.plan import Phase
 from adagp.errors import OptionError, RunError
 from adagp.program import loggers
-from adagp.program.loggers import LOGGERS, TrainerLog, build_loggers, require_loggers
+from adagp.program.loggers import LOGGERS, LoggerObserver, TrainerLog, build_loggers, require_loggers
 from adagp.program.run import TrainConfig
 from adagp.program.train.loop import BatchStatus
-from adagp.program.train.observers import LoggerObserver
 from adagp.program.train.session import Session
 
 pytestmark = pytest.mark.medium

@@ -23,7 +23,7 @@ from adagp.core.files import reason
 from adagp.core.memory import keep_freed_memory
 from adagp.core.methods import find_method
 from adagp.core.options import Option
-from adagp.core.plugins import load_installed_plugins, take_plugins
+from adagp.core.registry import load_installed_plugins, take_plugins
 from adagp.errors import AdagpError, OptionError
 
 EPILOG = (

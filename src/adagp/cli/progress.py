@@ -16,10 +16,9 @@ from rich.table import Column, Table
 from adagp.cli.terminal import Pulse, Terminal, clock_time, text_column, time_left
 from adagp.core.escape import escaped
 from adagp.program.jobs import Job, JobFailure
-from adagp.program.loggers import build_loggers
+from adagp.program.loggers import LoggerObserver, build_loggers
 from adagp.program.run.metrics import ACCURACY, SHARE, Metric
 from adagp.program.train.loop import BatchStatus, Loop, Observer
-from adagp.program.train.observers import LoggerObserver
 from adagp.program.train.session import Session, resume_command
 
 STOPPED = 130

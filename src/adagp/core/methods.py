@@ -18,8 +18,7 @@ from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from adagp.core.method_options import PANEL, MethodOptions, declare_option
 from adagp.core.options import Option
-from adagp.core.plugins import import_reference
-from adagp.core.registry import Registry
+from adagp.core.registry import Registry, import_reference
 from adagp.errors import OptionError, unknown_name
 
 DEFAULT_METHOD = "feedback"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import cast
 
-from adagp.core.plugins import import_reference
+from adagp.core.registry import import_reference
 from adagp.errors import OptionError
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.stages import source_work

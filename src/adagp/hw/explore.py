@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
-from adagp.core.plugins import load_installed_plugins, load_plugin, loaded_plugins
+from adagp.core.registry import load_installed_plugins, load_plugin, loaded_plugins
 from adagp.errors import OptionError, unknown_name
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.area import design_area

@@ -17,7 +17,7 @@ from typing import cast
 
 from adagp.core.methods import AcceleratorWork, BatchSplit, accelerator_work, default_split
 from adagp.core.plan import BACKPROP, BACKPROP_ALL, Plan, predicted_plan
-from adagp.core.plugins import import_reference
+from adagp.core.registry import import_reference
 from adagp.errors import OptionError
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.product import NOTHING, Cost, Operation, total

@@ -9,10 +9,11 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from adagp.core.memory import check_memory
-from adagp.core.plugins import faults_as, import_reference
+from adagp.core.registry import faults_as, import_reference
 from adagp.errors import ModelError, OptionError
 from adagp.models.registry import IMAGES, LANGUAGE, MODELS, ModelInfo
 
@@ -133,8 +134,6 @@ def _build_registered(
 ) -> "nn.Module":
     import torch
 
-    from adagp.models.weights import materialise
-
     builder = import_function(info.builder)
     own = info.keywords(options)
     if info.task == IMAGES:
@@ -245,3 +244,32 @@ def check_next_tokens(model: "nn.Module", name: str, vocabulary: int, length: in
         raise ModelError(f"'{name}' answers two sequences of {length} with {output}; it must give {expected}.")
     if device.type != "meta" and not torch.allclose(scores[0, :-1], scores[1, :-1], rtol=1e-4, atol=1e-5):
         raise ModelError(f"'{name}' looks ahead: its scores before the last token depend on it.")
+
+
+def materialise(model: "nn.Module") -> "nn.Module":
+    """Move `model` from the meta device to the default device with fresh weights, in place.
+
+    All our models start alike: convolutions with He's normal distribution over their outputs, as torchvision's ResNet and
+    VGG do (unless their class has a `reset_parameters` of its own), everything else as torch does by default. With "meta" as
+    the default device the model stays as it is.
+    """
+    import torch
+    from torch import nn
+
+    device = torch.get_default_device()
+    if device.type == "meta":
+        return model
+    model.to_empty(device=device)
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d) and type(layer).reset_parameters is nn.Conv2d.reset_parameters:
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        elif isinstance(reset := getattr(layer, "reset_parameters", None), MethodType):
+            reset()
+        elif any(True for _ in layer.parameters(recurse=False)):
+            raise ModelError(
+                f"{type(layer).__name__} has parameters of its own but no reset_parameters(), by which layers of a model "
+                "in the table of models get their first values."
+            )
+    return model

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from adagp.core.files import reason
 from adagp.core.memory import keep_freed_memory
-from adagp.core.plugins import load_plugin, loaded_plugins
+from adagp.core.registry import load_plugin, loaded_plugins
 from adagp.errors import AdagpError, RunError
 
 Stop = Callable[[], bool]

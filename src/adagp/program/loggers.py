@@ -15,14 +15,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adagp.core.files import check_folder, read_text, write_atomically
-from adagp.core.plugins import faults_as, import_reference
-from adagp.core.registry import Registry
+from adagp.core.plan import Phase
+from adagp.core.registry import Registry, faults_as, import_reference
 from adagp.errors import OptionError, RunError
 from adagp.program.run import documents
 from adagp.program.run.documents import COUNT, Plain, read_document, record_of
+
+if TYPE_CHECKING:
+    from adagp.program.train.loop import BatchStatus
 
 EVERY = 10
 """Batches between two rows of the running epoch."""
@@ -308,3 +311,46 @@ class TrainerLog:
         """Finish all loggers."""
         for logger in self._loggers:
             logger.on_end()
+
+
+class LoggerObserver:
+    """Passes the running epoch's means to loggers every ten batches, and all metrics of a finished epoch.
+
+    `done` batches are trained already; `metric` is the name of the task's first metric.
+    """
+
+    def __init__(self, loggers: Sequence[Logger], done: int, metric: str) -> None:
+        self._loggers, self._step, self._metric = loggers, done, metric
+        self._waiting: dict[str, float] = {}
+
+    def __enter__(self) -> "LoggerObserver":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pass_on()
+        for logger in self._loggers:
+            logger.on_end()
+
+    def on_batch(self, status: "BatchStatus") -> None:
+        """Take the running epoch's means now and then; they are written with the next batch or the end of the epoch."""
+        self._pass_on()
+        self._step += 1
+        if self._step % EVERY == 0:
+            predicted = float(status.phase is Phase.GP)
+            self._waiting = {
+                "running/loss": status.loss,
+                f"running/{self._metric}": status.score,
+                "running/predicted": predicted,
+            }
+
+    def on_epoch(self, row: dict[str, Any]) -> None:
+        """Write all figures of a finished epoch, and those of its last batch: a step is written once."""
+        for logger in self._loggers:
+            logger.on_epoch(self._step, {**self._waiting, **scalars(row)})
+        self._waiting = {}
+
+    def _pass_on(self) -> None:
+        if self._waiting:
+            for logger in self._loggers:
+                logger.on_batch(self._step, self._waiting)
+            self._waiting = {}

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from adagp.core.cache import cached
-from adagp.core.plugins import loaded_plugins
+from adagp.core.registry import loaded_plugins
 from adagp.hw.accelerator import PredictorShape
 from adagp.models.build import find_in_zoo
 from adagp.models.registry import BYTES, DETECTION, IMAGES, LANGUAGE, MODELS, ModelInfo, is_ours

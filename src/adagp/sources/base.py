@@ -39,7 +39,7 @@ from torch import Size, Tensor
 from adagp.core.methods import AcceleratorWork, Method, find_source
 from adagp.core.options import Option, keyword_options
 from adagp.core.plan import Step
-from adagp.core.plugins import import_reference
+from adagp.core.registry import import_reference
 from adagp.errors import OptionError, UsageError
 from adagp.layers.sites import Site
 from adagp.layers.weights import norms as whole_norms

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.errors import ModelError, OptionError
-from adagp.models.weights import ZeroConv2d
-from adagp.papers.camel.duplex import TappedInput, convolutions
+from adagp.papers.camel.duplex import TappedInput, ZeroConv2d, convolutions
 from adagp.papers.camel.faults import ReadFaults
 from adagp.papers.camel.reversible import ReversibleBlock, ReversibleChain
 from adagp.papers.camel.streams import BlockStream, FixedStream

@@ -26,8 +26,7 @@ from adagp.program.compare.alignment import (
 from adagp.program.jobs import Stopped
 from adagp.program.run import RunFolder, TrainConfig
 from adagp.program.train.loop import Loop
-from adagp.program.train.observers import Silent
-from adagp.program.train.session import Session
+from adagp.program.train.session import Session, Silent
 from adagp.sources.base import BatchContext, Source
 
 NET = """

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.core.test_pickle_screen import nested_key, with_pickle
 
 from adagp.errors import OptionError, RunError
-from adagp.models.weights import read_weights
-from adagp.program.train.checkpoint import digest_of, load_checkpoint, save_checkpoint
+from adagp.program.train.checkpoint import digest_of, load_checkpoint, read_weights, save_checkpoint
 
 STATE: dict[str, Any] = {
     "model": {"weight": torch.arange(12.0).reshape(3, 4), "empty": torch.zeros(0), "count": torch.tensor(3)},

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adagp.errors import ModelError, OptionError, unknown_name
-from adagp.models.build import build_model, find_in_zoo
+from adagp.models.build import build_model, find_in_zoo, materialise
 from adagp.models.registry import IMAGES, MODELS
-from adagp.models.weights import ZeroConv2d, load_weights, materialise, read_weights
 from adagp.papers.camel.faults import ReadFaults
 from adagp.papers.camel.reversible import ReversibleBlock, ReversibleChain
+from adagp.program.train.checkpoint import load_weights, read_weights
 
 SIZE = 8
 """Height and width of the branch's maps, or those of the image where they are smaller."""
@@ -61,6 +61,16 @@ class TappedInput(nn.Module):
         """Return what is added to the other half."""
         result: Tensor = self.layers(values if tap is None else values + tap)
         return result
+
+
+class ZeroConv2d(nn.Conv2d):
+    """A convolution whose weight starts at zero."""
+
+    def reset_parameters(self) -> None:
+        """Set weight and bias to zero."""
+        nn.init.zeros_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
 
 def convolutions(channels: int) -> nn.Sequential:

@@ -24,8 +24,8 @@ from adagp.core.methods import (
 )
 from adagp.core.options import Option, declared_options
 from adagp.core.options import option as declare
-from adagp.core.plugins import load_plugin, loaded_plugins
 from adagp.core.precision import parse_precision, precision_forms
+from adagp.core.registry import load_plugin, loaded_plugins
 from adagp.errors import OptionError, RunError, unknown_name
 from adagp.models.registry import MODELS
 from adagp.program.run.parallel import check_parallel, parallel_choices

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.core.plugins import import_reference
-from adagp.core.registry import Registry
+from adagp.core.registry import Registry, import_reference
 from adagp.data import DATASETS
 from adagp.data.batches import Share
 from adagp.errors import TaskError

@@ -9,7 +9,7 @@ import hashlib
 import io
 import pickle
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from adagp.core.files import write_atomically
 from adagp.core.pickle_screen import check_torch_archive
-from adagp.errors import RunError
-from adagp.models.weights import not_dense
+from adagp.errors import OptionError, RunError
 
 FORMAT = 2
 WITHOUT_DIGESTS = 1
@@ -116,3 +115,52 @@ def _add(digest: Any, value: Any) -> None:
     else:
         text = repr(value).encode("utf-8", "backslashreplace")
         digest.update(f"{type(value).__name__} {len(text)} ".encode() + text)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return the tensors in a file by name. Nothing in it is run."""
+    if not path.is_file():
+        raise OptionError(f"there is no file of weights at '{path}'.")
+    try:
+        size = check_torch_archive(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a foreign file can make the reader fail in any way
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise OptionError(f"cannot read the weights '{path}': {reason}") from None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise OptionError(f"'{path}' holds no state_dict: a table of tensors by name, as a run's model.pt.")
+    for name, tensor in state.items():
+        fault = not_dense(tensor)
+        if fault is None and tensor.numel() * tensor.element_size() > size:
+            fault = "larger than the file"
+        if fault:
+            raise OptionError(f"cannot read the weights '{path}': '{name}' is {fault}; weights must be plain tensors.")
+    return state
+
+
+def not_dense(tensor: Tensor) -> str | None:
+    """Return in words what keeps a tensor from being plain numbers in memory; None if nothing does."""
+    if tensor.is_quantized:
+        return "quantised"
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return "nested" if tensor.is_nested else "sparse"
+    if tensor.device.type != "cpu":
+        return f"on the device {tensor.device.type}"
+    return None if type(tensor) in (Tensor, nn.Parameter) else f"of type {type(tensor).__name__}"
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Tensor], what: str, path: str | None) -> None:
+    """Load weights into a model; raise on those of another model, naming the first that does not fit."""
+    own = model.state_dict()
+    for name in [*own, *state]:
+        shapes = [_shape(table[name]) if name in table else None for table in (state, own)]
+        if shapes[0] != shapes[1]:
+            stored, needed = (shape or "not there" for shape in shapes)
+            raise OptionError(
+                f"the weights in '{path}' do not fit {what}: '{name}' is {stored} in the file, and {needed} in the model."
+            )
+    model.load_state_dict(dict(state))
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "one number"

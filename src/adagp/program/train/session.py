@@ -4,10 +4,11 @@ import platform
 import resource
 import shlex
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from math import ceil
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from adagp._version import __version__
 from adagp.core.methods import UNRECORDED_METHOD, find_source, hooks_in_use
 from adagp.core.options import keyword_options
 from adagp.core.plan import Phase
-from adagp.core.plugins import import_reference, loaded_plugins
 from adagp.core.precision import parse_precision
+from adagp.core.registry import import_reference, loaded_plugins
 from adagp.engine.attach import EngineOptions, attach_run
 from adagp.engine.guard import Guard
 from adagp.engine.run_length import Epochs, shortened_run
@@ -29,7 +30,7 @@ from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import ModelError, OptionError
 from adagp.program.jobs import Stop, never, report_share
 from adagp.program.run.config import CODE, TrainConfig, check_trusted_code
-from adagp.program.run.folder import RunFolder
+from adagp.program.run.folder import ProgressFile, RunFolder, RunProgress
 from adagp.program.run.threads import resumed_threads
 from adagp.program.tasks.base import Task, build_task, check_evaluation, evaluated
 from adagp.program.train.checkpoint import save_weights
@@ -44,9 +45,57 @@ from adagp.program.train.loop import (
     WarmUpRate,
     to_device,
 )
-from adagp.program.train.observers import ProgressObserver, Silent
 from adagp.sources.base import RunFacts, build_source
 from adagp.sources.learned import milestones
+
+
+class Silent:
+    """An observer that does nothing."""
+
+    def on_batch(self, status: BatchStatus) -> None:
+        """Do nothing."""
+
+    def on_epoch(self, row: dict[str, Any]) -> None:
+        """Do nothing."""
+
+
+class ProgressObserver:
+    """Passes everything on to another observer, and regularly writes the run's progress, out of `batches` batches."""
+
+    def __init__(self, observer: Observer, loop: Loop, batches: int) -> None:
+        self._observer, self._loop, self._batches = observer, loop, batches
+        self._file = ProgressFile(loop.folder.path)
+        self._begun, self._done_before = time.monotonic(), loop.trainer.done
+
+    def __enter__(self) -> "ProgressObserver":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.delete()
+
+    def on_batch(self, status: BatchStatus) -> None:
+        """Write the file, if it is time."""
+        self._observer.on_batch(status)
+        if self._file.due:
+            self._file.write(self._progress(status))
+
+    def on_epoch(self, row: dict[str, Any]) -> None:
+        """Pass it on: the epoch's figures are in the folder already."""
+        self._observer.on_epoch(row)
+
+    def _progress(self, status: BatchStatus) -> RunProgress:
+        done = self._loop.trainer.done
+        pace = (time.monotonic() - self._begun) / max(1, done - self._done_before)
+        return RunProgress(
+            batch=done,
+            batches=self._batches,
+            epoch=status.epoch + 1,
+            phase=str(status.phase),
+            loss=status.loss if isfinite(status.loss) else None,
+            score=status.score if isfinite(status.score) else None,
+            counts=self._loop.meter.counts(),
+            seconds_left=pace * max(0, self._batches - done),
+        )
 
 
 class Session:
