@@ -339,7 +339,7 @@ add_experiment(
     Experiment(
         TABLE_1,
         "top-1 accuracy of 13 CNNs by backprop and ADA-GP",
-        {"quick": 1.3, "short": 15.0, "standard": 1300.0, "full": None},
+        {"quick": 1.3, "short": 35.0, "standard": 1300.0, "full": None},
         lambda budget: all_parts(groups(budget)),
         conclude_table_1,
         enough=lambda budget, workspace: bool(finished(groups(budget), workspace)),
