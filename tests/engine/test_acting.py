@@ -163,12 +163,14 @@ def gradients(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     return {name: one.grad for name, one in twin.named_parameters() if one.grad is not None}
 
 
-def test_topk_takes_the_gradient_before_hooks_of_the_user() -> None:
+@pytest.mark.parametrize("after", [False, True], ids=["before attach", "put first after attach"])
+def test_topk_takes_the_gradient_before_hooks_of_the_user(after: bool) -> None:
     model = Net()
-    model.first.register_forward_hook(lambda module, inputs, output: 3 * output.tanh())
+    trainer = topk_trainer(model) if after else None
+    model.first.register_forward_hook(lambda module, inputs, output: 3 * output.tanh(), prepend=True)
     inputs = draw()
     expected = gradients(model, inputs)
-    trainer = topk_trainer(model)
+    trainer = trainer or topk_trainer(model)
     with trainer.batch() as batch:
         batch.backward(loss_of(model, inputs))
         for name in ("first.weight", "last.weight"):
@@ -328,16 +330,21 @@ def test_detaching_in_the_middle_of_a_batch_unfreezes() -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_what_is_unfrozen_after_attach_is_warned_of_once() -> None:
+@pytest.mark.parametrize("later", [False, True], ids=["in the optimizer", "added to it later"])
+def test_what_is_unfrozen_after_attach_is_warned_of_once(later: bool) -> None:
     model = Net()
     model.first.requires_grad_(False)
-    trainer = attached(model)
+    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad or not later], lr=0.1)
+    trainer = attached(model, optimizer=optimizer)
+    one_batch(trainer, lambda: loss_of(model))  # nobody trains it yet
     model.first.requires_grad_(True)
+    if later:
+        optimizer.add_param_group({"params": list(model.first.parameters())})
     with pytest.warns(AdagpWarning) as caught:
         one_batch(trainer, lambda: loss_of(model))
     assert str(caught[0].message) == (
-        "parameter 'first.weight' and 1 more was frozen when attach() ran and is trained now: by backprop in BP batches, not "
-        "at all in GP batches. To have it predicted, attach again."
+        "parameter 'first.weight' and 1 more was frozen, or in no optimizer, when attach() ran and is trained now: by "
+        "backprop in BP batches, not at all in GP batches. To have it predicted, attach again."
     )
     one_batch(trainer, lambda: loss_of(model))
 

@@ -106,6 +106,17 @@ ARGUMENTS: list[tuple[Callable[[nn.Module], Any], str]] = [
 ]
 
 
+def test_validate_checks_the_same_arguments() -> None:
+    model: Any = net()
+    for arguments, message in (
+        ((sgd(model), model), r"^model is of type SGD; .* The arguments are swapped"),
+        ((model, model.parameters()), r"^optimizer has a Parameter; it must be a torch\.optim\.Optimizer"),
+        ((model, sgd(model), "head"), r"^exclude is 'head'; it must be a list of name patterns"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            adagp.validate(*arguments)
+
+
 @pytest.mark.parametrize(("build", "message"), ARGUMENTS)
 def test_arguments_of_another_kind_are_named(build: Callable[[nn.Module], Any], message: str) -> None:
     with pytest.raises(AdagpError) as caught:
@@ -150,6 +161,11 @@ def test_a_state_belongs_to_a_model(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "the state is that of a model with other predicted layers (2; this one has 2): '2' is not here and '1' is not there. "
         "Was another layer excluded, or is it another model?"
+    )
+    with pytest.raises(UsageError) as caught:
+        attach(nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 3))).load_state_dict(state)
+    assert str(caught.value) == (
+        "the state is that of a model whose layer '0' has a weight of the shape (4, 5); here it is (9, 5). Is it another model?"
     )
     old = {name: value for name, value in state.items() if name not in ("length", "sites")}
     with pytest.raises(UsageError, match=r"^the state is that of a model with 2 predicted layers; this one has 1\.$"):
@@ -201,6 +217,11 @@ def test_gradients_may_be_clipped_for_their_norm_alone() -> None:
         train(trainer)
         nn.utils.clip_grad_norm_(model.parameters(), torch.inf)
     train(trainer)
+    nn.utils.clip_grad_norm_(model.parameters(), torch.inf)
+    trainer.detach()
+    assert all(parameter.grad is None for parameter in model.parameters()), "they were its own"
+    trainer = attach(model)
+    train(trainer)
     F.cross_entropy(model(draw()), LABELS).backward()  # which accumulates
     with pytest.raises(UsageError, match="^parameters still have gradients from before this batch"):
         train(trainer)
@@ -250,6 +271,50 @@ def test_a_run_that_is_longer_than_announced_is_noticed_once() -> None:
     with pytest.warns(AdagpWarning, match=r"^the run was announced to attach as 2 epochs of 2 batches, and goes on\."):
         train(trainer)
     train(trainer)
+
+
+@pytest.mark.parametrize("method", ["feedback", "dfa"])
+def test_a_single_sample_without_an_axis_for_samples_is_named(method: Any) -> None:
+    trainer = attach(Net(), method=method, schedule="1:1", warmup=0)
+    with pytest.raises(ModelError, match=r" Give the model a batch of one: inputs\[None\]\.$"):
+        for _ in range(2):
+            trainer.step(draw()[0], LABELS[0], F.cross_entropy)
+
+
+class Translator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer = nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        return self.head(self.transformer(source, target))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("method", ["adagp", "feedback"])
+def test_a_transformer_whose_source_and_target_differ_in_length(method: Any) -> None:
+    trainer = attach(Translator(), method=method, schedule="1:1", warmup=1)
+    for _ in range(12):
+        sentences = torch.randn(6, 5, 8), torch.randn(6, 4, 8)
+        trainer.step(sentences, LABELS, lambda output, labels: F.cross_entropy(output.mean(1), labels))
+    assert trainer.done == 12
+
+
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.head = nn.LSTM(5, 4), nn.Linear(4, 3)
+
+    def forward(self, packed: nn.utils.rnn.PackedSequence) -> Tensor:
+        return self.head(self.cells(packed)[1][0][-1])  # type: ignore[no-any-return]
+
+
+def test_a_packed_sequence_is_one_argument() -> None:
+    sequences = nn.utils.rnn.pack_sequence([torch.randn(3, 5), torch.randn(2, 5)])
+    trainer = attach(Packed(), schedule="1:1", warmup=1, sample=sequences)
+    for _ in range(12):
+        trainer.step(sequences, LABELS[:2], F.cross_entropy)
+    assert trainer.done == 12
 
 
 Pair = namedtuple("Pair", "left right")  # as users write them

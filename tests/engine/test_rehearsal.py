@@ -291,7 +291,7 @@ def test_lists_counters_and_parameter_groups_are_put_back() -> None:
     group = optimizer.param_groups[0]
     losses: list[float] = []
     best, names = {"loss": 9.0}, {"a"}
-    calls = 0
+    calls, array, in_place, total = 0, np.zeros(2), torch.zeros(2), torch.zeros(())
 
     class Progress:
         def __init__(self) -> None:
@@ -300,7 +300,7 @@ def test_lists_counters_and_parameter_groups_are_put_back() -> None:
     progress = Progress()
 
     def step() -> None:
-        nonlocal calls
+        nonlocal calls, total, array
         global COUNTED
         calls += 1
         COUNTED += 1
@@ -309,10 +309,14 @@ def test_lists_counters_and_parameter_groups_are_put_back() -> None:
         losses.append(1.0)
         best["loss"] = 0.0
         names.add("b")
+        array += 1
+        in_place.add_(1)
+        total = total + 1
         train(trainer, draws(1)[0])
 
     rate = group["lr"]
     trainer.rehearse(step)
     assert (calls, COUNTED, progress.done, losses, best, names) == (0, 0, 3, [], {"loss": 9.0}, {"a"})
+    assert not any(values.any() for values in (array, in_place, total))
     assert optimizer.param_groups[0] is group
     assert group["lr"] == rate

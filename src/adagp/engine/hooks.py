@@ -12,10 +12,11 @@ or the name of a layer of the model, whose output is used instead. The last is f
 import copy
 import os
 import shutil
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 import torch
@@ -274,6 +275,16 @@ class Hook:
         return getattr, (nullcontext(), "__exit__")
 
 
+@cache
+def _uncompiled_hook() -> type[Hook]:
+    """Return the class of hooks that torch's compiler leaves alone. It is made late, since torch loads its compiler then."""
+
+    class UncompiledHook(Hook):
+        __call__ = torch.compiler.disable(Hook.__call__, reason="adagp's hooks on gradients")
+
+    return UncompiledHook
+
+
 class StateWithoutHooks:
     """The `__getstate__` of a module that has hooks: `copy`, `pickle` and `torch.save` call it, and so leave the hooks out.
 
@@ -320,7 +331,7 @@ class ModelHooks:
         self, model: nn.Module, sites: Sequence[Site], output: OutputSelector = None, *, traceable: bool = True
     ) -> None:
         self._listeners = NO_LISTENERS
-        self._traceable = traceable
+        self._hook = Hook if traceable else _uncompiled_hook()
         self._recorded: bool | None = None  # whether the present call of the model is one of training
         self._call: ModelCall | None = None
         self.source_context: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -329,25 +340,36 @@ class ModelHooks:
         layer = dict(model.named_modules()).get(output) if isinstance(output, str) and output else None
         self._output = None if layer is not None else output
         self._handles: list[RemovableHandle] = []
+        self._site_hooks: list[tuple[OrderedDict[int, Any], int]] = []
         for site in sites:
             self.also_watch(site.module, site)
         self._leave_out_of_copies(model)
         self._handles.append(model.register_forward_pre_hook(Hook(self._before)))
         self._leave_out_of_copies(layer or model)
-        self._handles.append(
-            (layer or model).register_forward_hook(Hook(self._uncompiled(self._hook_outputs)))
-        )  # last: it may be a site itself
+        # Last: it may be a site itself.
+        self._handles.append((layer or model).register_forward_hook(self._hook(self._hook_outputs)))
         self._handles.append(model.register_forward_hook(Hook(self._after)))
 
     def also_watch(self, module: nn.Module, site: Site) -> None:
         """Treat a call of `module` as one of `site`, whose work it does."""
         self._leave_out_of_copies(module)
-        # First: sources must see what the layer computes, not what a hook of the user's makes of it.
-        hook = Hook(self._uncompiled(self._watch), site)
-        self._handles.append(module.register_forward_hook(hook, with_kwargs=True, prepend=True))
+        handle = module.register_forward_hook(self._hook(self._watch, site), with_kwargs=True, prepend=True)
+        self._handles.append(handle)
+        hooks: Any = module._forward_hooks  # an ordered dictionary, which torch's types do not show
+        self._site_hooks.append((hooks, handle.id))
 
-    def _uncompiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return function if self._traceable else torch.compiler.disable(function, reason="adagp's hooks on gradients")
+    def stay_first(self) -> None:
+        """Put the hooks on sites before those that the user has put first since.
+
+        Sources must see what the layer computes, not what a hook of the user's makes of it.
+        """
+        for hooks, own in self._site_hooks:
+            for number, hook in hooks.items():
+                if number == own:
+                    break
+                if not isinstance(hook, Hook):
+                    hooks.move_to_end(own, last=False)
+                    break
 
     @contextmanager
     def active(self, listeners: Listeners) -> Iterator[None]:

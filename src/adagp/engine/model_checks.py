@@ -21,26 +21,22 @@ ATTACH_AGAIN = "Call trainer.detach() and adagp.attach() again after such a chan
 
 
 class AttachedModel:
-    """Recognises layers and weights that were replaced after `attach`, and parameters that were unfrozen."""
+    """Recognises layers and weights that were replaced after `attach`, and parameters that are trained only since then."""
 
     def __init__(self, model: nn.Module, survey: Survey, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._model = model
         self._sites = survey.sites
         self._links = _links(model, survey.sites)
-        optimized = {
-            id(parameter)
-            for optimizer in optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
-        self._frozen = [
+        self._optimizers = optimizers
+        optimized = self._optimized()
+        self._untrained = [
             (name, parameter)
             for name, parameter in model.named_parameters()
-            if not parameter.requires_grad and id(parameter) in optimized
+            if not (parameter.requires_grad and id(parameter) in optimized)
         ]
 
     def check(self) -> None:
-        """Raise if a site is no longer what `attach` saw; warn once of parameters that were frozen then and train now."""
+        """Raise if a site is no longer what `attach` saw; warn once of parameters that are trained only now."""
         if any(children.get(name) is not child for children, name, child in self._links):
             self._check_reachable()
         for site in self._sites:
@@ -49,16 +45,25 @@ class AttachedModel:
                     f"the weight of layer '{site.name}' is not the parameter that attach() saw: it was replaced, parametrized "
                     f"or pruned. {ATTACH_AGAIN}"
                 )
-        unfrozen = [name for name, parameter in self._frozen if parameter.requires_grad]
-        if unfrozen:
-            self._frozen = []
-            more = f" and {len(unfrozen) - 1} more" if len(unfrozen) > 1 else ""
+        self._warn_of_newly_trained()
+
+    def _warn_of_newly_trained(self) -> None:
+        unfrozen = [(name, parameter) for name, parameter in self._untrained if parameter.requires_grad]
+        optimized = self._optimized() if unfrozen else frozenset()
+        trained = [name for name, parameter in unfrozen if id(parameter) in optimized]
+        if trained:
+            self._untrained = []
+            more = f" and {len(trained) - 1} more" if len(trained) > 1 else ""
             warnings.warn(
-                f"parameter '{unfrozen[0]}'{more} was frozen when attach() ran and is trained now: by backprop in BP batches, "
-                f"not at all in GP batches. To have it predicted, attach again.",
+                f"parameter '{trained[0]}'{more} was frozen, or in no optimizer, when attach() ran and is trained now: by "
+                "backprop in BP batches, not at all in GP batches. To have it predicted, attach again.",
                 AdagpWarning,
                 stacklevel=2,
             )
+
+    def _optimized(self) -> frozenset[int]:
+        groups = (group for optimizer in self._optimizers for group in optimizer.param_groups)
+        return frozenset(id(parameter) for group in groups for parameter in group["params"])
 
     def _check_reachable(self) -> None:
         """Raise if the layer of a site is no part of the model any more; a layer that was wrapped still is."""
@@ -102,8 +107,9 @@ class PreviousGradients:
 
     def drop_recorded(self) -> None:
         """Drop the gradients of the last batch, if they are still there."""
+        clipped = self._were_only_clipped()
         for parameter, present, recorded in zip(self._parameters(), self._present(), self._recorded, strict=False):
-            if present is not None and present == recorded:
+            if present is not None and (clipped or present == recorded):
                 parameter.grad = None
 
     def check_unchanged(self) -> None:

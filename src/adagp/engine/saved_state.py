@@ -54,11 +54,14 @@ def load_states(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None
             part.load_state_dict(state[name])
 
 
-def check_state(state: Mapping[str, Any], length: RunLength, sites: Sequence[str], sources: Collection[str]) -> None:
+def check_state(
+    state: Mapping[str, Any], length: RunLength, sites: Mapping[str, list[int]], sources: Collection[str]
+) -> None:
     """Raise if the state is that of another model or method, or of a run with other epochs; warn if the run was longer or
-    shorter.
+    shorter. `sites` are the shapes of the weights by the names of their layers.
 
-    States of earlier versions have neither names nor a length: their place in the run and the number of layers are checked.
+    States of earlier versions have neither names nor shapes nor a length: their place in the run and the number of layers are
+    checked.
     """
     if set(state["sources"]) != set(sources):
         saved_sources, own = (", ".join(sorted(names)) or "none" for names in (state["sources"], sources))
@@ -87,7 +90,7 @@ def check_state(state: Mapping[str, Any], length: RunLength, sites: Sequence[str
         )
 
 
-def _check_sites(state: Mapping[str, Any], sites: Sequence[str]) -> None:
+def _check_sites(state: Mapping[str, Any], sites: Mapping[str, list[int]]) -> None:
     saved = state.get("sites")
     if saved is None:
         count = len(state["norms"]["values"])
@@ -102,3 +105,9 @@ def _check_sites(state: Mapping[str, Any], sites: Sequence[str]) -> None:
             f"the state is that of a model with other predicted layers ({len(saved)}; this one has {len(sites)}): "
             f"{' and '.join(changed) or 'they are in another order'}. Was another layer excluded, or is it another model?"
         )
+    for (name, own), shape in zip(sites.items(), state.get("shapes", sites.values()), strict=True):
+        if list(shape) != own:
+            raise UsageError(
+                f"the state is that of a model whose layer '{name}' has a weight of the shape {tuple(shape)}; here it is "
+                f"{tuple(own)}. Is it another model?"
+            )

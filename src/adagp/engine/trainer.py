@@ -253,6 +253,7 @@ class Trainer:
         if self.setup.processes.several:
             self.setup.processes.reshard()
         self._structure.check()
+        self.setup.hooks.stay_first()
         self._check_length()
         batch = self._new_batch(targets)
         self._previous_gradients.check_unchanged()
@@ -330,10 +331,10 @@ class Trainer:
         """Run `step`, which trains one batch in your own way, once as a BP and once as a GP batch; put everything back.
 
         Everything is: model, optimizers, trainer, random numbers, batches drawn from a `DataLoader`, and every object with a
-        `state_dict` that the step names, as schedulers and averages of weights; lists, dictionaries and counters too. A step
-        that draws from a generator is an error. `print` the answer: it names layers that are never called, get no gradient or
-        are rejected, parameters that move and should not, and what the GP batch saves. What does not work raises here instead
-        of after the warm-up.
+        `state_dict` that the step names, as schedulers and averages of weights; lists, dictionaries, tensors and counters too.
+        A step that draws from a generator is an error. `print` the answer: it names layers that are never called, get no
+        gradient or are rejected, parameters that move and should not, and what the GP batch saves. What does not work raises
+        here instead of after the warm-up.
         """
         from adagp.engine.rehearsal import rehearse  # which needs trainers
 
@@ -413,12 +414,15 @@ class Trainer:
             "broken_off": self._broken_off,
             "length": asdict(self.length),
             "sites": [site.name for site in self.survey.sites],
+            "shapes": [list(site.weight.shape) for site in self.survey.sites],
             **saved_states(self._stateful_parts()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; raise if it belongs to another run or another model."""
-        check_state(state, self.length, [site.name for site in self.survey.sites], self.sources)
+        check_state(
+            state, self.length, {site.name: list(site.weight.shape) for site in self.survey.sites}, self.sources
+        )
         self.move_to(Step(state["epoch"], state["batch"]))
         self._broken_off = state["broken_off"]
         load_states(self._stateful_parts(), state)

@@ -3,9 +3,9 @@
 A step changes more than the model: random numbers, loaders, schedulers, averages. What there is to save is found
 in the variables that the step's code names: those of its closure, globals, bound arguments and attributes of its object, and
 of the functions it calls. Objects with `state_dict` and `load_state_dict` (schedulers, other models and optimizers, averages of
-weights) are saved by these; random generators by their state; lists, dictionaries and sets by their members; numbers and
-strings (counters) by the variables that hold them. Batches that were drawn from a torch `DataLoader` are given out
-again. A Python generator cannot be rewound, so a step that uses one is rejected.
+weights) are saved by these; random generators by their state; lists, dictionaries and sets by their members; tensors and
+arrays by their values; numbers and strings (counters) by the variables that hold them. Batches that were drawn from a torch
+`DataLoader` are given out again. A Python generator cannot be rewound, so a step that uses one is rejected.
 """
 
 import copy
@@ -82,6 +82,8 @@ class UserState:
             self._restorers.append(saved_optimizer(value))
         elif isinstance(value, FunctionType):
             self._restorers.append(saved_names(value))
+        elif isinstance(value, torch.Tensor | np.ndarray):
+            self._restorers.append(saved_values(value))
         elif isinstance(value, list | dict | set | deque):
             self._restorers.append(saved_container(value))
         elif callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
@@ -97,7 +99,7 @@ class UserState:
             self._restorers.append(saved_numbers(vars(value)))
 
 
-PLAIN = (int, float, complex, str, bytes, bool, type(None))
+PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.Tensor, np.ndarray)
 """Values that a step replaces rather than changes: counters, for instance."""
 
 
@@ -175,6 +177,22 @@ def saved_module(module: nn.Module) -> Callable[[], None]:
             tensor.requires_grad_(learns)
         for part, training in modes:
             part.training = training
+
+    return restore
+
+
+def saved_values(values: Any) -> Callable[[], None]:
+    """Return a function that gives a tensor or an array its present values again, in place, if they were changed."""
+    is_tensor = isinstance(values, torch.Tensor)
+    saved = values.detach().clone() if is_tensor else values.copy()
+
+    @torch.no_grad()
+    def restore() -> None:
+        # What is read-only, expanded or of an inference mode cannot be written, and has not been.
+        if is_tensor and not torch.equal(values, saved):
+            values.copy_(saved)
+        elif not is_tensor and not np.array_equal(values, saved):
+            np.copyto(values, saved)
 
     return restore
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from adagp.core.html_tables import html_table
+from adagp.engine.argument_checks import check_model, check_patterns, read_optimizers
 from adagp.engine.hooks import OutputSelector
 from adagp.engine.method_choice import MethodLike, read_method
 from adagp.engine.method_demand import MethodDemand, count_demand, find_problems
@@ -91,7 +92,9 @@ def validate(
     work that `method` will take in such batches, counted and not timed; and what the method cannot train here, with the
     arguments of `attach` that avoid it, if there are any (`fixes`). `exclude`, `method` and `output` are those of `attach`.
     """
-    optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
+    check_model(model, optimizer)
+    check_patterns(exclude)
+    optimizers = read_optimizers(optimizer)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     optimized = [parameter for group in groups for parameter in group["params"]]
     surveyed = survey(model, optimized, exclude)

@@ -354,8 +354,9 @@ def test_a_batch_without_an_error_or_a_loss_is_rejected() -> None:
         batch.backward(F.cross_entropy(hidden, targets))
     assert str(caught.value) == (
         "source 'feedback' needs the error at the model's output, but none reached it: call the model itself (not parts of "
-        "it, and not its forward()), and compute the loss from what it returns. If the model computes the loss itself, name "
-        "the layer whose output the loss is computed from: adagp.attach(output='head')."
+        "it, and not its forward()), and compute the loss from what it returns. A model that was compiled and called before "
+        "adagp.attach runs without its hooks: attach first. If the model computes the loss itself, name the layer whose "
+        "output the loss is computed from: adagp.attach(output='head')."
     )
     with (
         pytest.raises(UsageError, match=r"^a GP batch needs the loss: call backward\(loss\)\.$"),
@@ -513,7 +514,7 @@ def test_joined_samples_and_positions_are_named() -> None:
         trainer.step(inputs, labels, F.cross_entropy)
     assert str(caught.value) == (
         "the output of site 'head' has the sizes (3, 4, 5), the model's (12,): samples and positions were joined. Name the "
-        "layer that computes the model's output, before that is reshaped: adagp.attach(output='head')."
+        "layer that computes the model's output, before that is reshaped: if it is this one, adagp.attach(output='head')."
     )
     trainer.detach()
     trainer = adagp.attach(model, optimizer, "feedback", steps=8, schedule="1:1", output="head")

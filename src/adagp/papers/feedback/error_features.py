@@ -179,8 +179,8 @@ class SampleAxes:
         if not axes and site.rule.kind == "linear" and len(shape) > 2 and shape[:-1].numel() == output[0]:
             raise ModelError(
                 f"the output of site '{site.name}' has the sizes {tuple(shape)}, the model's {tuple(output[:1])}: samples and "
-                "positions were joined. Name the layer that computes the model's output, before that is reshaped: "
-                "adagp.attach(output='head')."
+                f"positions were joined. Name the layer that computes the model's output, before that is reshaped: if it is "
+                f"this one, adagp.attach(output='{site.name}')."
             )
         if not axes or known not in (None, *axes):
             raise ModelError(

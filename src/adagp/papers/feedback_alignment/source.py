@@ -180,8 +180,13 @@ class DirectFeedbackSource(RandomFeedbackSource):
     @torch.no_grad()
     def passed_down(self, site: Site, gradient: Tensor, inputs: Tensor, call: ModelCall) -> Tensor:
         """Return the projected error, one sample at a time; the loss's scale is in it as in all gradients."""
-        errors = [error.flatten(1) for error in call.errors if error is not None]
-        error = torch.cat(errors, 1).to(site.weight.dtype)
+        errors = [error for error in call.errors if error is not None]
+        if any(error.dim() < 2 for error in errors):
+            raise ModelError(
+                f"source 'dfa' needs an axis that counts samples; an output of the model has the sizes "
+                f"{tuple(errors[0].shape)}. Give the model a batch of one: inputs[None]."
+            )
+        error = torch.cat([error.flatten(1) for error in errors], 1).to(site.weight.dtype)
         if len(error) != len(inputs) or error.shape[1] > MOST_ERROR_WORDS:
             raise ModelError(
                 f"source 'dfa' needs one error of at most {MOST_ERROR_WORDS} values for each sample; the model's output has "
