@@ -351,7 +351,7 @@ class LearnedSource(TrainedSource, PipelineSource):
 
     def join(self, sites: Sequence[Site]) -> Rounds:
         """Average the summaries over the processes, weighted by their samples; one that saw none of a site counts nothing."""
-        self._pool_waiting()
+        self._summarize_all()
         device, grid = sites[0].weight.device, self.options.grid
         counts = torch.tensor([float(self._weights.get(site, 0)) for site in sites], device=device)
         sums = [
@@ -400,6 +400,10 @@ class LearnedSource(TrainedSource, PipelineSource):
             self._add(site, samples, weight)
         self._waiting.clear()
 
+    def _summarize_all(self) -> None:
+        """Make the summaries of all sites that were called: the forward passes of the batch are over."""
+        self._pool_waiting()
+
     def _add(self, site: Site, samples: Tensor, weight: int) -> None:
         pooled = self.pool(samples)
         total = self._weights.get(site, 0) + weight
@@ -411,7 +415,7 @@ class LearnedSource(TrainedSource, PipelineSource):
 
     def _called(self, sites: Sequence[Site]) -> list[Site]:
         """Return those of `sites` that were called in this batch, and have a summary now."""
-        self._pool_waiting()
+        self._summarize_all()
         return [site for site in sites if site in self._summaries]
 
     def _stretch(self, gradients: list[Tensor], factors: Tensor) -> None:

@@ -189,16 +189,28 @@ def test_the_source_sees_the_gradient_at_the_output(scale: Any, below: bool) -> 
     assert source.produce(sites) == [None, None]
 
 
-def test_micro_batches_are_the_same_but_for_linear_layers_without_a_sequence() -> None:
-    """As docs/compatibility.md says, with the head excluded."""
+class CalledTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5), nn.Tanh())
+        self.recurrent, self.head = nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = self.layers(images)
+        return self.head(self.recurrent(self.recurrent(hidden).tanh()))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("k", "scale"), [(1, "unbiased"), (4, "unbiased"), (2, "published")])
+def test_micro_batches_are_the_whole_batch(k: int, scale: Any) -> None:
+    """Linear layers without a sequence choose among all samples of a batch; 4 are more than a micro-batch has."""
     found = []
     for count in (1, 2):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 3))
+        model = CalledTwice()
         inputs, labels = torch.randn(6, 1, 8, 8), torch.arange(6) % 3
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        schedule = "sites=all; first=allowed; source=topk"
-        trainer = adagp.attach(model, optimizer, schedule=schedule, steps=1, exclude=["3"])
+        schedule, source = "sites=all; first=allowed; source=topk", TopKSource(k, scale)
+        trainer = adagp.attach(model, optimizer, schedule=schedule, steps=1, sources={"topk": source})
         with trainer.batch() as batch:
             for number, (part, targets) in enumerate(zip(inputs.chunk(count), labels.chunk(count), strict=True)):
                 batch.backward(F.cross_entropy(model(part), targets) / count, more=number + 1 < count)
@@ -216,8 +228,12 @@ def test_too_few_positions_are_rejected_before_training() -> None:
         "topk keeps 5 positions, but the output (4, 2, 2, 2) of site '0' (Conv2d) has only 4. "
         "Give a smaller k, or exclude the site."
     )
+    source.begin(BatchContext(Step(0, 0)))
+    changed = source.watch(sites[1], (torch.zeros(4, 8),), torch.zeros(4, 3))
+    assert changed is not None
+    changed.sum().backward()
     with pytest.raises(OptionError) as caught:
-        source.watch(sites[1], (torch.zeros(4, 8),), torch.zeros(4, 3))
+        source.produce(sites)
     assert str(caught.value) == (
         "topk keeps 5 positions, but the output (4, 3) of site '2' (Linear) has only 4. "
         "Give a smaller k, or exclude the site."

@@ -1,6 +1,7 @@
 """Synthetic gradients: the networks' answers, the local gradients, and learning, each by hand."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ def bound(source: SyntheticSource) -> tuple[SyntheticSource, tuple[Site, ...]]:
         assert isinstance(network, SyntheticNetwork)
         nn.init.normal_(network.last.weight)  # type: ignore[arg-type]  # a convolution or linear layer
         network.scale.fill_(0.5)
+        network.input_scale.fill_(2.0)
     return source, sites
 
 
@@ -44,7 +46,7 @@ def test_a_served_site_gets_the_local_gradient_of_the_prediction(labels: bool) -
     for site, entry, output, found in zip(sites, inputs, outputs, produced, strict=True):
         network = source.networks[site.index]
         assert isinstance(network, SyntheticNetwork)
-        hidden = network.first(output / output.square().mean().sqrt())
+        hidden = network.first(output / 2)
         if labels:
             assert network.labels is not None
             for sample, label in enumerate(targets.tolist()):
@@ -106,13 +108,14 @@ def test_one_step_of_learning_by_hand() -> None:
     (4.0 * slope * changed).sum().backward()
     scale = slope.square().mean().sqrt()  # the first gradient sets the scale
     aim = slope / scale
-    loss = F.mse_loss(network(output.detach(), None), aim)
+    loss = F.mse_loss(network(output.detach(), None, output.detach().square().mean().sqrt()), aim)
     bias = network.last.bias
     assert isinstance(bias, Tensor)
     (expected,) = torch.autograd.grad(loss, [bias])
     before = bias.detach().clone()
     source.observe(sites, [site.weight for site in sites])
     torch.testing.assert_close(network.scale, scale)
+    torch.testing.assert_close(network.input_scale, output.detach().square().mean().sqrt())
     # The first step of Adam goes against the sign, by the learning rate.
     torch.testing.assert_close(bias.detach() - before, -0.1 * expected.sign(), rtol=1e-3, atol=1e-4)
     assert all(parameter.grad is None for parameter in source.networks[0].parameters()), "that site was not called"
@@ -129,6 +132,21 @@ def test_an_untrained_network_predicts_zero_and_leaves_the_random_state_unchange
     (found,) = source.produce(sites[1:])
     assert found is not None
     assert not found.any()
+
+
+def test_a_checkpoint_without_the_scale_of_the_inputs_loads() -> None:
+    source, sites = bound(SyntheticSource(hidden=4))
+    state = source.state_dict()
+    state["network"] = {name: value for name, value in state["network"].items() if "input_scale" not in name}
+    other = SyntheticSource(hidden=4)
+    other.bind(sites, RunningNorms(sites))
+    other.load_state_dict(state)
+    network = other.networks[1]
+    assert isinstance(network, SyntheticNetwork)
+    network.count.fill_(50)
+    input_scale, scale = network.rescaled([torch.full((2, 5), 3.0)], [torch.ones(2, 5)])
+    assert float(input_scale) == pytest.approx(3.0), "the first batch decides alone"
+    assert float(scale) == pytest.approx(0.5 + 0.05 * 0.5)
 
 
 def test_wrong_options() -> None:
@@ -158,9 +176,9 @@ def test_decoupled_layers_learn_from_the_prediction_above(monkeypatch: pytest.Mo
     arrived: list[Tensor] = []
     rescaled = SyntheticNetwork.rescaled
 
-    def noted(network: SyntheticNetwork, gradients: Sequence[Tensor]) -> list[Tensor]:
+    def noted(network: SyntheticNetwork, outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Any:
         arrived.extend(gradients)
-        return rescaled(network, gradients)
+        return rescaled(network, outputs, gradients)
 
     monkeypatch.setattr(SyntheticNetwork, "rescaled", noted)
     weights = dict(model.named_parameters())

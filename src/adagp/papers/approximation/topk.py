@@ -1,6 +1,7 @@
 """The approximated weight gradient of Wang and Nelaturu: from the few positions with the largest output gradient."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any, Literal, Self
@@ -16,6 +17,19 @@ from adagp.sources.demand import TrialCall
 from adagp.sources.local import Geometry, Kept, LocalSource, batched, padded
 
 Scale = Literal["unbiased", "published"]
+
+
+@dataclass
+class _BatchCall:
+    """One call of a layer in a batch, over all micro-batches.
+
+    A linear layer without a sequence chooses among the samples of the batch: its inputs and gradients wait until all are
+    there. Other layers choose within a sample: their gradients are added up.
+    """
+
+    samples: int = 0
+    gradient: Tensor | None = None
+    rows: list[tuple[Kept, Tensor]] = field(default_factory=list)
 
 
 class TopKSource(LocalSource):
@@ -40,6 +54,9 @@ class TopKSource(LocalSource):
         super().__init__("topk")
         self.k = k
         self.scale = scale
+        self._calls: dict[tuple[Site, int], _BatchCall] = {}
+        self._counts: dict[Site, int] = {}  # calls of each site in this micro-batch
+        self._backward_began = False
 
     @classmethod
     def build(cls, run: RunFacts, *, k: int, published: bool) -> Self:  # type: ignore[override]  # its own options
@@ -62,14 +79,47 @@ class TopKSource(LocalSource):
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input, and take the gradient as soon as the backward pass has reached the output."""
-        self._check_positions(site, output.shape)
-        saved = Kept(site, inputs)
-        factor = 1 / self._context.scale / (len(output) if self.scale == "published" else 1)
+        if self._backward_began:  # of the last micro-batch: this is the next one
+            self._counts.clear()
+            self._backward_began = False
+        number = self._counts[site] = self._counts.get(site, 0) + 1
+        chooses_samples = site.rule.kind == "linear" and output.dim() == 2
+        if not chooses_samples:
+            self._check_positions(site, output.shape)
+        saved, samples = Kept(site, inputs), len(output)
 
         def receive(gradient: Tensor) -> None:
-            self.add(site, topk_gradient(site, saved.get(), gradient, self.k).mul_(factor))
+            self._backward_began = True
+            call = self._calls.setdefault((site, number), _BatchCall())
+            call.samples += samples
+            if chooses_samples:
+                call.rows.append((saved, gradient))
+            else:
+                found = topk_gradient(site, saved.get(), gradient, self.k)
+                call.gradient = found if call.gradient is None else call.gradient + found
 
         return on_gradient(output, receive)
+
+    def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
+        """Return the gradients of the sites that were called."""
+        for (site, _), call in self._calls.items():
+            gradient = self._from_rows(site, call.rows) if call.gradient is None else call.gradient
+            divisor = self._context.scale * (call.samples if self.scale == "published" else 1)
+            self.add(site, gradient / divisor)
+        self._calls.clear()
+        return super().produce(sites)
+
+    def forget(self) -> None:
+        """Drop what was kept of this batch."""
+        super().forget()
+        self._calls.clear()
+        self._counts.clear()
+        self._backward_began = False
+
+    def _from_rows(self, site: Site, rows: Sequence[tuple[Kept, Tensor]]) -> Tensor:
+        inputs, gradients = (torch.cat(parts) for parts in zip(*((kept.get(), row) for kept, row in rows), strict=True))
+        self._check_positions(site, gradients.shape)
+        return topk_gradient(site, inputs, gradients, self.k)
 
     def _check_positions(self, site: Site, shape: Size) -> None:
         positions = prod(position_shape(site, shape))

@@ -21,13 +21,19 @@ _CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = 
 """Convolution class by the number of dimensions of the weight."""
 
 
+SeenCall = tuple[Tensor, Tensor, Tensor | None]
+"""A layer's output in one call, the true gradient there, and the classes of the samples."""
+
+
 class SyntheticNetwork(nn.Module):
     """Maps a layer's output to the gradient there, sample by sample: two layers of the site's own kind, `hidden` in between.
 
-    Labels, if there are any, are added to the hidden layer. The input is divided by its root mean square; the prediction is in
-    units of `scale`, the running root mean square of the true gradient. The last layer starts at zero: no gradient, not noise.
+    Labels, if there are any, are added to the hidden layer. Inputs are divided by `input_scale`, predictions are in units of
+    `scale`: the running root mean squares of the output and of the true gradient there, over BP batches. So a prediction does
+    not depend on the other samples of its call. The last layer starts at zero: no gradient, not noise.
     """
 
+    input_scale: Tensor
     scale: Tensor
     count: Tensor
 
@@ -46,15 +52,18 @@ class SyntheticNetwork(nn.Module):
         nn.init.zeros_(last.bias)
         self.last: nn.Module = last
         self.labels = nn.Linear(classes, hidden, bias=False) if classes else None
+        self.register_buffer("input_scale", torch.zeros(()))
         self.register_buffer("scale", torch.zeros(()))
         self.register_buffer("count", torch.zeros(()))
 
-    def forward(self, output: Tensor, shares: Tensor | None) -> Tensor:
+    def forward(self, output: Tensor, shares: Tensor | None, input_scale: Tensor | None = None) -> Tensor:
         """Return the gradient at `output`, in units of `scale`.
 
         `shares` are the classes of each sample, `(samples, classes)`, or for linear layers with as many axes as the output.
+        `input_scale` is that of a batch which is being learned from.
         """
-        hidden = self.first(output.float() / output.float().square().mean().sqrt().clamp(min=1e-12))
+        unit = self.input_scale if input_scale is None else input_scale
+        hidden = self.first(output.float() / torch.where(unit > 0, unit, 1.0))
         if self.labels is not None and shares is not None:
             embedded = self.labels(shares)
             linear = isinstance(self.first, nn.Linear)
@@ -62,14 +71,26 @@ class SyntheticNetwork(nn.Module):
         return self.last(F.relu(hidden))  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def rescaled(self, gradients: Sequence[Tensor], decay: float = 0.95) -> list[Tensor]:
-        """Return the running root mean square after each of these true gradients: a plain mean at first, then an EMA."""
-        scales, scale = [], self.scale
-        for number, gradient in enumerate(gradients, 1):
-            share = (1 / (self.count + number)).clamp(min=1 - decay)
-            scale = torch.lerp(scale, gradient.float().square().mean().sqrt(), share)
-            scales.append(scale)
-        return scales
+    def rescaled(
+        self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], decay: float = 0.95
+    ) -> tuple[Tensor, Tensor]:
+        """Return `input_scale` and `scale` after a batch with these calls: plain means at first, then EMAs."""
+        share = (1 / (self.count + 1)).clamp(min=1 - decay)
+        # Checkpoints of earlier versions have no `input_scale`.
+        input_scale = torch.lerp(
+            self.input_scale, _root_mean_square(outputs), torch.where(self.input_scale > 0, share, 1.0)
+        )
+        return input_scale, torch.lerp(self.scale, _root_mean_square(gradients), share)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        state_dict.setdefault(f"{prefix}input_scale", torch.zeros(()))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def _root_mean_square(tensors: Sequence[Tensor]) -> Tensor:
+    """Return that of all numbers of `tensors` together."""
+    total = torch.stack([tensor.float().square().sum() for tensor in tensors]).sum()
+    return (total / sum(tensor.numel() for tensor in tensors)).sqrt()
 
 
 class SyntheticSource(LocalSource, TrainedSource):
@@ -92,7 +113,7 @@ class SyntheticSource(LocalSource, TrainedSource):
         self.hidden = hidden
         self.needs_targets = labels
         self.classes = classes
-        self._seen: dict[Site, list[tuple[Tensor, Tensor, Tensor | None]]] = {}
+        self._seen: dict[Site, list[SeenCall]] = {}
         self._samples: dict[Site, int] = {}
         self._watched: dict[Site, bool] = {}  # whether autograd was on
 
@@ -145,22 +166,23 @@ class SyntheticSource(LocalSource, TrainedSource):
         """Differentiate the sum of the sites' mean squared errors; a step follows."""
         self.check_gradients_seen(sites, self._watched, self._seen)
         losses: list[Tensor] = []
-        scales: dict[SyntheticNetwork, list[Tensor]] = {}
+        scales: dict[SyntheticNetwork, tuple[Tensor, Tensor]] = {}
         for site in sites:
-            calls = self._seen.get(site, [])
-            network = self._network(site)
-            scales[network] = network.rescaled([truth for _, truth, _ in calls])
-            for (output, truth, shares), scale in zip(calls, scales[network], strict=True):
-                losses.append(F.mse_loss(network(output, shares), truth.float() / scale.clamp(min=1e-30)))
+            calls = self._seen.get(site)
+            if calls:
+                network = self._network(site)
+                outputs, truths, _ = zip(*calls, strict=True)
+                scales[network] = network.rescaled(outputs, truths)
+                losses.append(_mean_squared_error(network, calls, *scales[network]))
         if not losses:
             return lambda: None
         loss = self.learner.differentiate(torch.stack(losses).sum())
 
         def learn() -> None:
-            for network, after in scales.items():
-                network.count += len(after)
-                for scale in after[-1:]:
-                    network.scale.copy_(scale)
+            for network, (input_scale, scale) in scales.items():
+                network.count += 1
+                network.input_scale.copy_(input_scale)
+                network.scale.copy_(scale)
             self.learner.step(loss)
 
         return learn
@@ -221,6 +243,17 @@ class SyntheticSource(LocalSource, TrainedSource):
         with torch.autocast(output.device.type, enabled=False):
             prediction: Tensor = network(output.detach(), shares)
         return prediction * network.scale
+
+
+def _mean_squared_error(
+    network: SyntheticNetwork, calls: Sequence[SeenCall], input_scale: Tensor, scale: Tensor
+) -> Tensor:
+    """Return the error over all calls of a batch: micro-batches have the one of the whole batch."""
+    errors = [
+        F.mse_loss(network(output, shares, input_scale), truth.float() / scale.clamp(min=1e-30), reduction="sum")
+        for output, truth, shares in calls
+    ]
+    return torch.stack(errors).sum() / sum(truth.numel() for _, truth, _ in calls)
 
 
 class LabelledSyntheticSource(SyntheticSource):

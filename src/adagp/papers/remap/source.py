@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 
 from adagp.core.plan import Step
 from adagp.errors import ModelError, OptionError
@@ -63,6 +63,7 @@ class RemappedSource(LearnedSource):
             raise OptionError(f"the re-mapping predictor has {outputs} outputs; it must have 1 or more.")
         self.outputs = outputs
         self.channels = channels
+        self._unpooled: dict[tuple[Site, Size], tuple[Tensor, int]] = {}
 
     def build_network(self, sites: Sequence[Site]) -> nn.Module:
         """Return a network whose size does not depend on the model's."""
@@ -77,6 +78,28 @@ class RemappedSource(LearnedSource):
         """Keep the largest value of each cell of the grid."""
         return pool_maximum(samples, self.options.grid)
 
+    def drop(self, sites: Sequence[Site]) -> None:
+        """Drop what was seen of `sites` alone."""
+        super().drop(sites)
+        for key in [key for key in self._unpooled if key[0] in sites]:
+            del self._unpooled[key]
+
+    def forget(self) -> None:
+        """Drop what was seen of this batch."""
+        super().forget()
+        self._unpooled.clear()
+
+    def _add(self, site: Site, samples: Tensor, weight: int) -> None:
+        """Add the mean over the samples of a call to that of the batch: the largest of a mean is no mean of largest ones."""
+        total, count = self._unpooled.get((site, samples.shape), (0.0, 0))
+        self._unpooled[site, samples.shape] = total + weight * samples, count + weight
+
+    def _summarize_all(self) -> None:
+        super()._summarize_all()
+        for (site, _), (total, count) in self._unpooled.items():
+            super()._add(site, total / count, count)
+        self._unpooled.clear()
+
 
 class ProgramSource(RemappedSource):
     """What the published program does, not what the text says. It serves every batch after the warm-up.
@@ -88,11 +111,13 @@ class ProgramSource(RemappedSource):
     """
 
     needs_backward = True
+    traceable = False  # it hooks gradients
     first_epochs, period = 4, 4
 
     def __init__(self, options: LearningOptions | None = None, outputs: int = 10_000, channels: int = 64) -> None:
         super().__init__(options, outputs, channels)
         self._exact: dict[Site, Tensor] = {}
+        self._pictures: dict[Site, list[Tensor]] = {}
         self._context = BatchContext(Step(0, 0))
         self._first_epoch: int | None = None
 
@@ -105,7 +130,8 @@ class ProgramSource(RemappedSource):
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:  # type: ignore[override]
         """Keep the picture of the output, and take the exact weight gradient in the backward pass."""
         if site.rule.kind == "linear":
-            self._add(site, output.detach().float().reshape(1, -1, output.shape[-1]), output.shape[0])
+            picture = output.detach().float().reshape(1, -1, output.shape[-1])
+            self._pictures.setdefault(site, []).append(picture.clone())  # the next layer may change it in place
         else:
             super().watch(site, inputs, output)
         if site not in self._context.replaced:
@@ -132,12 +158,6 @@ class ProgramSource(RemappedSource):
         """Return the true gradients; those of direct children of the model with the prediction added."""
         if not self._exact:  # a batch by backprop, whose predictions are measured
             return super().produce(sites)
-        for site in sites:
-            if site in self._weights and site not in self._exact:
-                raise ModelError(
-                    f"method 'remap_program' got no gradient at the output of site '{site.name}'. It works in eager mode only: "
-                    "do not compile the model, or exclude the site."
-                )
         if self._teaches:
             seen = [site for site in sites if site in self._exact]
             self.observe(seen, [self._exact[site] for site in seen])
@@ -157,6 +177,14 @@ class ProgramSource(RemappedSource):
         """Drop what was kept of this batch."""
         super().forget()
         self._exact.clear()
+        self._pictures.clear()
+
+    def _summarize_all(self) -> None:
+        """Join the pictures of micro-batches into that of the batch first."""
+        for site, pictures in self._pictures.items():
+            self._add(site, torch.cat(pictures, 1), 1)
+        self._pictures.clear()
+        super()._summarize_all()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the predictor and the first epoch that was served."""
