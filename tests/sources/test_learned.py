@@ -170,25 +170,14 @@ def test_hold_norm_keeps_a_prediction_of_zero(make: Make, watch: Watch, sites: S
     assert [one is not None and not one.any() for one in source.produce(sites)] == [True, True]
 
 
-def test_several_calls_are_averaged_by_their_samples(make: Make, bound: Bind, watch: Watch, sites: Sites) -> None:
+def test_several_calls_are_those_of_the_whole_batch(make: Make, bound: Bind, watch: Watch, sites: Sites) -> None:
+    """Micro-batches, for instance: the mean over all samples is pooled, which for maxima is no mean of pooled means."""
     source = bound(make())
     calls = [watch(source, sites, seed=samples, samples=samples) for samples in (2, 6, 1)]
     pool = pool_average if isinstance(source, PredictedSource) else pool_maximum
     for place, site in enumerate(sites):
-        by_hand: Any = 0
-        for outputs in calls:
-            output = outputs[place]
-            by_hand = by_hand + len(output) * pool(site.rule.samples(site.module, output), 2)
-        torch.testing.assert_close(source.shared([site])[0], by_hand / 9)
-
-
-def test_the_average_is_that_of_the_whole_batch(bound: Bind, sites: Sites, watch: Watch) -> None:
-    """With average pooling, micro-batches give what the whole batch gives."""
-    parts, whole = (bound(PredictedSource(LearningOptions(grid=2))) for _ in range(2))
-    calls = [watch(parts, sites, seed=samples, samples=samples) for samples in (2, 6)]
-    for place, site in enumerate(sites):
-        whole.watch(site, (), torch.cat([outputs[place] for outputs in calls]))
-        torch.testing.assert_close(parts.shared([site]), whole.shared([site]))
+        whole = torch.cat([outputs[place] for outputs in calls])
+        torch.testing.assert_close(source.shared([site])[0], pool(site.rule.samples(site.module, whole), 2))
 
 
 def test_sites_that_were_not_called_get_nothing(make: Make, bound: Bind, watch: Watch, sites: Sites) -> None:

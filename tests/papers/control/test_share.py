@@ -28,7 +28,7 @@ def test_backprop_is_the_unit_and_prediction_pays_where_the_correlation_exceeds_
 
 @pytest.mark.parametrize("text", ["0", "1.5", "-0.5", "half", "nan", ""])
 def test_shares_that_are_not_allowed(text: str) -> None:
-    with pytest.raises(OptionError, match=f"^--true-share is '{text}'; it must be above 0 and at most 1, or auto.$"):
+    with pytest.raises(OptionError, match=f"^true_share is '{text}'; it must be above 0 and at most 1, or auto.$"):
         check_share(text)
 
 
@@ -43,13 +43,13 @@ def test_shares_and_predictors_in_text_form() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bp", "--predictor is 'bp'; method 'bp' predicts nothing that control could use."),
-        ("control", "--predictor is 'control'; method 'control' predicts nothing that control could use."),
-        ("feedback:features=x", "--predictor is 'feedback:features=x'; 'x' is no int."),
+        ("bp", "predictor is 'bp'; method 'bp' predicts nothing that control could use."),
+        ("control", "predictor is 'control'; method 'control' predicts nothing that control could use."),
+        ("feedback:features=x", "predictor is 'feedback:features=x'; 'x' is no int."),
         ("feedback:features=0", "--features is 0; it must be 1 or more."),
         (
             "dni:features=3",
-            "--predictor is 'dni:features=3'; 'features=3' is no option=value of method 'dni', which has: predictor_lr, "
+            "predictor is 'dni:features=3'; 'features=3' is no option=value of method 'dni', which has: predictor_lr, "
             "predictor_scheduler, normalize, hold_norm.",
         ),
     ],

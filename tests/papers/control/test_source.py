@@ -150,11 +150,11 @@ def test_selected_samples_count_by_their_weights() -> None:
 
 def test_selection_needs_errors_a_share_and_one_forward_pass() -> None:
     message = (
-        "^--select error needs a predictor that sees the errors at the model's output, such as feedback; this one does"
+        "^select='error' needs a predictor that sees the errors at the model's output, such as feedback; this one does"
     )
     with pytest.raises(OptionError, match=message):
         attached(small_model(), select="error", predictor="adagp")
-    message = "^--true-share auto is for samples drawn at random; give a number with --select error.$"
+    message = "^true_share='auto' is for samples drawn at random; give a number with select='error'.$"
     with pytest.raises(OptionError, match=message):
         attached(small_model(), select="error", true_share="auto")
     trainer = attached(small_model(), select="error", warmup=1)

@@ -25,7 +25,7 @@ def read_share(text: str) -> float | None:
     except ValueError:
         share = -1.0
     if not 0 < share <= 1:
-        raise OptionError(f"--true-share is '{text}'; it must be above 0 and at most 1, or auto.")
+        raise OptionError(f"true_share is '{text}'; it must be above 0 and at most 1, or auto.")
     return share
 
 
@@ -42,7 +42,7 @@ def parse_predictor(text: str) -> tuple[Method, dict[str, Any]]:
     name, _, rest = text.partition(":")
     method = find_method(name)
     if method.builds is None or method.name == "control":
-        raise OptionError(f"--predictor is '{text}'; method '{name}' predicts nothing that control could use.")
+        raise OptionError(f"predictor is '{text}'; method '{name}' predicts nothing that control could use.")
     known = {option.name: option for option in method.options}
     options: dict[str, Any] = {}
     for pair in filter(None, rest.split(",")):
@@ -50,7 +50,7 @@ def parse_predictor(text: str) -> tuple[Method, dict[str, Any]]:
         option = option.strip().replace("-", "_")
         if not equals or option not in known:
             raise OptionError(
-                f"--predictor is '{text}'; '{pair}' is no option=value of method '{name}', which has: {', '.join(known)}."
+                f"predictor is '{text}'; '{pair}' is no option=value of method '{name}', which has: {', '.join(known)}."
             )
         options[option] = _read(text, value, known[option].kind)
         known[option].check(options[option])
@@ -65,4 +65,4 @@ def _read(text: str, value: str, kind: type) -> Any:
             return kind(value)
     except ValueError:
         pass
-    raise OptionError(f"--predictor is '{text}'; '{value}' is no {kind.__name__}.")
+    raise OptionError(f"predictor is '{text}'; '{value}' is no {kind.__name__}.")

@@ -237,10 +237,10 @@ def _pairs(truth: Tensor, guess: Tensor) -> list[tuple[Tensor, Tensor]]:
 def _check_selection(predictor: Source, true_share: float | None) -> None:
     if not predictor.needs_error:
         raise OptionError(
-            "--select error needs a predictor that sees the errors at the model's output, such as feedback; this one does not."
+            "select='error' needs a predictor that sees the errors at the model's output, such as feedback; this one does not."
         )
     if true_share is None:
-        raise OptionError("--true-share auto is for samples drawn at random; give a number with --select error.")
+        raise OptionError("true_share='auto' is for samples drawn at random; give a number with select='error'.")
 
 
 def read_predictor(text: str, run: RunFacts) -> Source:
