@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.medium
 
 
-@pytest.mark.parametrize("sample", [4, pytest.param(None, marks=pytest.mark.slow, id="all")])
+@pytest.mark.parametrize("sample", [2, pytest.param(None, marks=pytest.mark.slow, id="all")])
 @pytest.mark.parametrize(("scenario", "least"), [("train", 50), ("force", 50), ("compare", 100), ("reproduce", 60)])
 def test_recovery_from_a_kill(scenario: str, least: int, sample: int | None, python: Callable[..., Any]) -> None:
     done = python("-m", "tests.crash_points", scenario, *([] if sample is None else [str(sample)]))

@@ -39,7 +39,7 @@ def test_all_methods_with_their_options() -> None:
     assert "--label-classes (the last layer's)" in " ".join(shown.replace("│", " ").split())
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_all_models_with_their_sizes() -> None:
     rows = {row["name"]: row for row in json.loads(RUNNER.invoke(app, ["models", "--json"]).stdout)}
     assert list(rows) == list(MODELS)

@@ -60,7 +60,7 @@ def test_a_report_of_another_shape_is_named(program: Any, comparison: Path) -> N
     whole = path.read_text()
     answers = set()
     for *outer, name in list(parts_of(json.loads(whole))):
-        for value in (None, "x", {"x": 1}, 1e300):
+        for value in (None, "x"):
             content = json.loads(whole)
             inner = content
             for step in outer:

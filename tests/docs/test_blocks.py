@@ -49,6 +49,9 @@ LONG = (
     "docs/guides/accelerator.md",
     "docs/guides/many-chips.md",
     "docs/methods/feedback.md",
+    "docs/methods/remap_program.md",
+    "docs/rtl.md",
+    "docs/cheat-sheet.md",
 )
 """Documents whose commands take five seconds or more; those of the README take as long, but are what people try first."""
 Words = Sequence[str]

@@ -127,7 +127,7 @@ result: adagp.BatchResult = adagp.attach(model, optimizer, "bp", steps=9).step(1
 """
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_type_checkers_find_what_is_wrong(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -85,7 +85,7 @@ def equal(one: Any, other: Any) -> bool:
 OPTIONS = {"method": adagp.Feedback(features=3), "output": "classifier", "schedule": "1:1", "warmup": 2}
 
 
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("bf16", [False, slow(True)])
 def test_backprop_is_that_of_the_trainer_itself(bf16: bool, tmp_path: Path) -> None:
     plain = train(Trainer, tmp_path / "plain", bf16=bf16)
     ours = train(PredictingTrainer, tmp_path / "ours", bf16=bf16, adagp={"schedule": "bp"})

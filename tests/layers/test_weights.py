@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.marks import slow
 from tests.program.distributed.own_loops import in_processes, is_same_everywhere
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -155,7 +156,7 @@ def look_at_parts(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+@pytest.mark.parametrize("shape", [slow((4,)), (2, 2)])
 def test_parts_are_those_of_dtensor(shape: tuple[int, ...], tmp_path: Path) -> None:
     shares = in_processes(tmp_path, 4, look_at_parts, shape)
     assert [one[1] for one in shares] == (

@@ -90,7 +90,7 @@ def test_netlists_in_plain_verilog() -> None:
     assert "  assign count[1] = n4;\n" in text
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_power_of_a_small_chip() -> None:
     """The netlists do what the chip does, or it is refused; power grows with the clock; timing is said to be met or not."""
     if not OSU018.is_file() or shutil.which("sta") is None or verilator() is None:

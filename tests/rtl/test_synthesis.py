@@ -51,6 +51,7 @@ def test_fpga_resources() -> None:
     assert report.modules["bank_1024x48"]["ramb36"] + report.modules["bank_1024x48"]["ramb18"] / 2 == 1.5
 
 
+@pytest.mark.slow
 def test_cells_and_area() -> None:
     if not OSU018.is_file():
         if os.environ.get("ADAGP_RTL_TEST") == "required":
