@@ -35,9 +35,9 @@ def test_simulate_groups(program: Program) -> None:
 
 @pytest.mark.medium
 def test_generate(program: Program) -> None:
-    ended = program("rtl", "generate", *SMALL, "--design", "max", "--predictor-words", "16", "--out", "made")
+    ended = program("rtl", "generate", *SMALL, "--design", "max", "--predictor-words", "16", "--axi", "--out", "made")
     assert ended.code == 0
-    names = ["README.md", "chip.v", "manifest.json", "testbench.v"]
+    names = ["README.md", "axi_chip.v", "chip.v", "manifest.json", "testbench.v"]
     assert sorted(path.name for path in Path("made").iterdir()) == names
     verilog = Path("made/chip.v").read_text()
     for kind in ("chip", "core", "element", "lane", "predictor_core", "predictor_wide_lane"):
@@ -45,6 +45,8 @@ def test_generate(program: Program) -> None:
     about = json.loads(Path("made/manifest.json").read_text())
     assert about["design"] == "max"
     assert about["ports"]["host_in"] == {"direction": "in", "bits": 32}
+    assert about["axi"]["ports"]["irq"] == {"direction": "out", "bits": 1}
+    assert Path("made/axi_chip.v").read_text().count("module ") == 2
     again = program("rtl", "generate", *SMALL, "--out", "made")
     assert (again.code, again.err) == (
         2,

@@ -1,4 +1,4 @@
-"""The Verilog that is written: linted by Verilator and Icarus, for designs and formats in pairs."""
+"""The Verilog that is written, chip and AXI wrapper: linted by Verilator and Icarus, for designs and formats in pairs."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ from adagp.rtl.formats import find_format
 from adagp.rtl.generate import generate, manifest
 from adagp.rtl.instructions import Opcode
 from adagp.rtl.tools import verilator
-from adagp.rtl.verilog import HEADER, chip_rtlil, to_verilog
+from adagp.rtl.verilog import HEADER
 
 pytestmark = pytest.mark.medium
 
@@ -49,18 +49,19 @@ WORDS: dict[str, Any] = {
     ],
 )
 def test_verilog_is_lint_clean(design: str, name: str, stages: int, tmp_path: Path) -> None:
-    blueprint = make_blueprint(design, Array(2, 3), find_format(name), stages=stages, **WORDS)
-    path = tmp_path / "chip.v"
-    path.write_text(to_verilog(chip_rtlil(blueprint)))
+    generate(
+        make_blueprint(design, Array(2, 3), find_format(name), stages=stages, **WORDS), tmp_path / "chip", axi=True
+    )
+    paths = [tmp_path / "chip" / file for file in ("chip.v", "axi_chip.v")]
     tools = verilator()
     if tools is not None:
         program, root = tools
-        command = [str(program), "--lint-only", "-Wall", "--top-module", "chip", str(path)]
+        command = [str(program), "--lint-only", "-Wall", "--top-module", "axi_chip", *map(str, paths)]
         done = subprocess.run(command, capture_output=True, text=True, env={"VERILATOR_ROOT": str(root)}, check=False)
         assert (done.returncode, done.stdout + done.stderr) == (0, "") or _is_summary(done.stdout + done.stderr)
     compiler = icarus("iverilog")
     done = subprocess.run(
-        [compiler, "-g2005", "-Wall", "-o", tmp_path / "chip.vvp", path], capture_output=True, text=True, check=False
+        [compiler, "-g2005", "-Wall", "-o", tmp_path / "chip.vvp", *paths], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 

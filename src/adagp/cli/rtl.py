@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
-from adagp.core.options import option
+from adagp.core.options import option, switch
 from adagp.hw.dataflows import check_size
 
 if TYPE_CHECKING:
@@ -110,13 +110,14 @@ def generate(
     chip: ChipOptions,
     out: Annotated[Path, option("Folder for chip.v, testbench.v, manifest.json and README.md.")],
     design: Design = "baseline",
+    axi: Annotated[bool, switch("--axi", "Also write axi_chip.v: the chip behind AXI-Lite and AXI-Stream.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a chip as Verilog, with a test bench, a manifest and a README."""
     blueprint = chip.blueprint(design)
     from adagp.rtl.generate import generate as write_folder
 
-    about = write_folder(blueprint, out)
+    about = write_folder(blueprint, out, axi=axi)
     _print_report(about if as_json else {"written": out, "digest": about["digest"]}, as_json)
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 from adagp.core.files import write_atomically
 from adagp.errors import RunError
-from adagp.rtl.block import port_bits
+from adagp.rtl.axi import AxiChip, describe_axi
+from adagp.rtl.block import Block, port_bits, to_rtlil
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.chip import Chip
 from adagp.rtl.instructions import Look, Mode, Opcode, Start, Store
 from adagp.rtl.testbench import product_bench
 from adagp.rtl.tools import digest
-from adagp.rtl.verilog import chip_rtlil, to_verilog
+from adagp.rtl.verilog import chip_modules, to_verilog
 
 README = """# A chip of design {design}
 
@@ -33,10 +34,15 @@ BENCH = """
 
     iverilog -g2005 -o bench chip.v testbench.v && vvp bench
 """
+AXI = """
+`axi_chip.v` has the module `axi_chip`: this chip behind AXI-Lite (`s_axil_*`: control, status, programs), AXI-Stream
+(`s_axis_*`, `m_axis_*`: matrices) and an interrupt (`irq`), with clock `aclk` and reset `aresetn`. Its registers are in
+`manifest.json` under `axi`.
+"""
 
 
-def manifest(blueprint: Blueprint, text: str) -> dict[str, Any]:
-    """Return the facts about a chip as plain data."""
+def manifest(blueprint: Blueprint, text: str, *, axi: bool = False) -> dict[str, Any]:
+    """Return the facts about a chip as plain data; with `axi` those about its wrapper, too."""
     cores = []
     for sizes in blueprint.cores:
         encoding = sizes.encoding
@@ -62,30 +68,36 @@ def manifest(blueprint: Blueprint, text: str) -> dict[str, Any]:
         "off_chip_words": blueprint.core.off_chip_words,
         "memory_bits": blueprint.memory_bits,
         "cores": cores,
-        "ports": {
-            name: {"direction": direction, "bits": bits}
-            for name, (direction, bits) in port_bits(Chip(blueprint)).items()
-        },
+        "ports": _ports(Chip(blueprint)),
         "codes": {
             kind.__name__.lower(): {member.name.lower(): int(member) for member in kind}
             for kind in (Opcode, Mode, Store, Start, Look)
         },
         "digest": digest(text),
+        **({"axi": {**describe_axi(blueprint), "ports": _ports(AxiChip(blueprint))}} if axi else {}),
     }
 
 
-def generate(blueprint: Blueprint, folder: Path) -> dict[str, Any]:
-    """Write the chip into `folder`, which must not be there or be empty; return the manifest."""
+def _ports(block: Block) -> dict[str, Any]:
+    return {name: {"direction": direction, "bits": bits} for name, (direction, bits) in port_bits(block).items()}
+
+
+def generate(blueprint: Blueprint, folder: Path, *, axi: bool = False) -> dict[str, Any]:
+    """Write the chip, with `axi` also its wrapper, into `folder`, which must not be there or be empty; return the manifest."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"'{folder}' exists and is not empty; nothing was written. Give another --out.")
-    text = to_verilog(chip_rtlil(blueprint))
-    about = manifest(blueprint, text)
+    modules = chip_modules(blueprint)
+    text = to_verilog("\n".join(modules.values()))
+    about = manifest(blueprint, text, axi=axi)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "chip.v", text.encode())
     bench = None if blueprint.core.groups is not None else product_bench(blueprint)
-    how = BENCH if bench is not None else ""
+    how = (BENCH if bench is not None else "") + (AXI if axi else "")
     write_atomically(folder / "README.md", (README.format(design=blueprint.design) + how).encode())
     if bench is not None:
         write_atomically(folder / "testbench.v", bench.encode())
+    if axi:
+        around = [own for kind, own in to_rtlil(AxiChip(blueprint)).items() if kind not in modules]
+        write_atomically(folder / "axi_chip.v", to_verilog("\n".join(around)).encode())
     write_atomically(folder / "manifest.json", (json.dumps(about, indent=2) + "\n").encode())
     return about
