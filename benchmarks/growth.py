@@ -38,7 +38,8 @@ def draw(path: Path, clock: Clock) -> None:
             bottom.set_xlabel(label)
             for axis in (top, bottom):
                 axis.set_ylim(bottom=0)
-                axis.legend()
+        lines, labels = axes[0][0].get_legend_handles_labels()
+        figure.legend(lines, labels, loc="outside upper center", ncols=len(LINES))
         save(figure, path)
 
 

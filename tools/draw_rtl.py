@@ -30,6 +30,10 @@ def draw_floor(path: Path) -> None:
         _tiles(axis, report, side)
         axis.set(title=f"{design}: {report.totals['lut']:,.0f} LUTs", xlim=(0, 1.25), ylim=(0, 1.25), aspect="equal")
         axis.axis("off")
+    figure.supxlabel(
+        "one scale for all: areas are proportional to LUTs (xc7, 12x15 PEs of 16 bits, predictor's array 8x10)",
+        fontsize=8,
+    )
     save(figure, path)
 
 

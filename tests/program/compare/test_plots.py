@@ -13,6 +13,8 @@ from adagp.program.figures.style import save
 
 def method(accuracy: float, seconds: float, reach: float = 0.01) -> dict[str, Any]:
     return {
+        "method": "bp",
+        "batch_size": 64,
         "runs": 3,
         "accuracy_mean": accuracy,
         "accuracy_low": accuracy - reach,
@@ -23,9 +25,14 @@ def method(accuracy: float, seconds: float, reach: float = 0.01) -> dict[str, An
     }
 
 
-def document(methods: dict[str, Any]) -> dict[str, Any]:
-    regimes = {regime: {"methods": methods} for regime in ("batches", "seconds")}
-    return {"model": "net", "dataset": "data", "methods": list(methods), "regimes": regimes}
+def document(methods: dict[str, Any], *names: str) -> dict[str, Any]:
+    regimes = {regime: {"methods": methods} for regime in names or ("batches",)}
+    runs = [
+        {"regime": regime, "name": name, "accuracy": methods[name]["accuracy_mean"]}
+        for regime in regimes
+        for name in methods
+    ]
+    return {"model": "net", "dataset": "data", "methods": list(methods), "regimes": regimes, "runs": runs}
 
 
 @pytest.fixture
@@ -65,3 +72,17 @@ def test_error_bars_end_at_the_bounds_of_the_values(tmp_path: Path, drawn: list[
         ends = [tuple(point) for bars in axes.collections for line in bars.get_segments() for point in line]
         assert max(y for _, y in ends) == pytest.approx(100)
         assert min(x for x, _ in ends) == pytest.approx(0)
+
+
+def test_at_equal_cost_each_method_has_a_row_with_its_seeds(tmp_path: Path, drawn: list[Any]) -> None:
+    methods = {"bp": method(0.6, 50), "feedback": method(0.55, 90) | {"method": "feedback", "batch_size": 32}}
+    plots.draw_pareto(document(methods, "seconds", "accelerator"), tmp_path, ("png",))
+    (figure,) = drawn
+    assert [axes.get_title() for axes in figure.axes] == [
+        "equal CPU seconds, calibrated",
+        "equal cost on the accelerator, modelled",
+    ]
+    for axes in figure.axes:
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["bp\nbatch 64", "feedback\nbatch 32"]
+        assert [text.get_text() for text in axes.texts] == ["60.0", "55.0"]
+        assert "seconds" not in axes.get_xlabel()

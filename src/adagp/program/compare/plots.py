@@ -1,4 +1,4 @@
-"""Plots of comparisons: the metric against seconds, the worth of a GP batch against its break-even, and the map of all."""
+"""Plots of comparisons: the metric of each method, the worth of a GP batch against its break-even, and the map of all."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,26 +30,59 @@ Point = tuple[float, float]
 MARKERS = ("o", "s", "^", "D")
 MARKED = 7
 """Number of consecutive methods with the same marker."""
-TITLES = {BATCHES: "equal batches", SECONDS: "equal seconds as calibrated"}
+TITLES = {BATCHES: "equal batches", SECONDS: "equal CPU seconds, calibrated"}
 
 
 def draw_pareto(document: Record, out: Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Draw the metric against seconds into the folder `out`, with a panel for each regime; return the files."""
+    """Draw a panel for each regime into the folder `out`; return the files.
+
+    At equal batches the metric is drawn against the seconds measured. At equal cost there is a row for each method instead: the
+    seconds that a run happened to take would only show how busy the machine was.
+    """
     regimes, metric = document["regimes"], read_metrics(document)[0]
     with style():
         height = 5.0 + 0.15 * max(0, len(document["methods"]) - 8)
-        figure, (axes,) = subplots(1, len(regimes), (1.2 + 5.6 * len(regimes), height))
+        figure, (axes,) = subplots(1, len(regimes), (1.2 + 5.6 * len(regimes), height if BATCHES in regimes else 3.4))
         colours = {name: series_colour(index) for index, name in enumerate(document["methods"])}
         for axis, (regime, content) in zip(axes, regimes.items(), strict=True):
-            _pareto_panel(axis, content["methods"], colours, metric)
-            title = TITLES.get(regime, f"equal cost on the {regime}, modelled")
-            axis.set(title=title, xlabel="seconds of training, measured", ylabel=f"test {metric.heading}")
-            mark_better(axis, "left", "above" if metric.higher_is_better else "below")
+            if regime == BATCHES:
+                _pareto_panel(axis, content["methods"], colours, metric)
+            else:
+                runs = [run for run in document["runs"] if run["regime"] == regime]
+                _equal_cost_panel(axis, content["methods"], runs, colours, metric)
+            axis.set(title=TITLES.get(regime, f"equal cost on the {regime}, modelled"))
         counts = {method["runs"] for content in regimes.values() for method in content["methods"].values()}
         figure.suptitle(f"{document['model']} on {document['dataset']}", fontsize=11)
-        bars = "bars: 95% interval over seeds; " if max(counts) > 1 else ""
-        figure.supxlabel(f"{bars}line: Pareto front", fontsize=8, color=FAINT)
+        bars = ["bars: 95% interval over seeds; small dots: single seeds"] if max(counts) > 1 else []
+        lines = ["dotted line: Pareto front"] if BATCHES in regimes else []
+        figure.supxlabel("; ".join([*bars, *lines]), fontsize=8, color=FAINT)
         return [save(figure, out / f"pareto.{ending}") for ending in formats]
+
+
+def _equal_cost_panel(
+    axis: "Axes",
+    methods: Mapping[str, Record],
+    runs: Sequence[Record],
+    colours: Mapping[str, str],
+    metric: Metric,
+) -> None:
+    """Draw a row for each method: the metric of every seed, the mean and its interval, and backprop's mean as a line."""
+    known = {name: method for name, method in methods.items() if method[f"{metric.name}_mean"] is not None}
+    for row, (name, method) in enumerate(known.items()):
+        values = [metric.scale * run[metric.name] for run in runs if run["name"] == name]
+        axis.plot(values, [row + 0.22] * len(values), ".", color=colours[name], markersize=4, alpha=0.7)
+        middle = metric.scale * method[f"{metric.name}_mean"]
+        bar = _error_bar(method, metric.name, metric.scale)
+        axis.errorbar(middle, row, xerr=bar, fmt="o", color=colours[name], markersize=6, elinewidth=1.2, capsize=3)
+        axis.annotate(f"{middle:.1f}", (middle, row), (0, 6), textcoords="offset points", ha="center", fontsize=8)
+        if method["method"] == "bp":
+            axis.axvline(middle, color=FAINT, linewidth=0.9, linestyle="--", zorder=1)
+    axis.set_yticks(range(len(known)), [_with_batch_size(name, method) for name, method in known.items()])
+    axis.set(ylim=(len(known) - 0.5, -0.5), xlabel=f"test {metric.heading}")
+
+
+def _with_batch_size(name: str, method: Record) -> str:
+    return f"{name}\nbatch {method['batch_size']}" if method.get("batch_size") else name
 
 
 def _pareto_panel(axis: "Axes", methods: Mapping[str, Record], colours: Mapping[str, str], metric: Metric) -> None:
@@ -70,6 +103,8 @@ def _pareto_panel(axis: "Axes", methods: Mapping[str, Record], colours: Mapping[
             elinewidth=1,
             capsize=2,
         )
+    axis.set(xlabel="seconds of training, measured", ylabel=f"test {metric.heading}")
+    mark_better(axis, "left", "above" if metric.higher_is_better else "below")
     axis.margins(x=0.12, y=0.1)
     label_points(axis, points, colours, [bar for name in points for bar in _bars(known[name], points[name], metric)])
 
