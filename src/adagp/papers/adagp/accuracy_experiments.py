@@ -44,8 +44,8 @@ SHORT: dict[str, Any] = {
     "lr": 0.02,
 }
 """1,000 training images. At the published rate of 0.001 so few batches would learn next to nothing."""
-SHORT_SETS: dict[str, dict[str, Any]] = {"imagenet": {"dataset": "imagenette", "image_size": 32, "validation": 0.9}}
-"""Further sets of that budget, with one model of each family: 947 training images of Imagenette at CIFAR-10's size."""
+SHORT_SETS: dict[str, dict[str, Any]] = {"imagenet": {"dataset": "imagenette", "validation": 0.9}}
+"""Further sets of that budget, with one model of each family: 947 training images of Imagenette, of 64x64 pixels."""
 SHORT_RANK = 7
 """After all other runs of that budget: thirteen models take longest."""
 SHORT_METHODS = ("bp", "adagp", "skip")
