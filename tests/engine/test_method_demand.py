@@ -33,12 +33,15 @@ def tensor_bytes(state: Any) -> int:
         return state.numel() * state.element_size()
     return (
         sum(map(tensor_bytes, state.values() if isinstance(state, dict) else state))
-        if isinstance(state, dict | list)
+        if isinstance(state, dict | list | tuple)
         else 0
     )
 
 
-@pytest.mark.parametrize("method", ["feedback", "adagp", "replay", "average", "feedback_replay"])
+MEMORY = ["feedback", "adagp", "replay", "average", "feedback_replay", "dni", "dni_labels", "dni_decoupled", "control"]
+
+
+@pytest.mark.parametrize("method", MEMORY)
 def test_the_memory_is_what_is_there_after_training(method: Any) -> None:
     model = cnn()
     trainer = adagp.attach(model, optimizer_of(model), method, steps=12, warmup="6 batches")
@@ -49,6 +52,52 @@ def test_the_memory_is_what_is_there_after_training(method: Any) -> None:
     assert demand.state == pytest.approx(tensor_bytes(trainer.state_dict()["sources"]), rel=0.25), (
         "but for small tensors"
     )
+
+
+@pytest.mark.parametrize("method", ["fa", "dfa"])
+def test_the_memory_of_random_matrices(method: Any) -> None:
+    model = cnn()
+    trainer = adagp.attach(model, optimizer_of(model), method, steps=4)
+    for _ in range(2):
+        trainer.step(torch.randn(32, 1, 8, 8), torch.arange(32) % 3, F.cross_entropy)
+    demand = demand_of(method).demand
+    assert demand is not None
+    source: Any = trainer.sources[method]
+    assert demand.state == tensor_bytes(dict(enumerate(source.matrices.values())))
+
+
+def test_every_method_is_counted() -> None:
+    for name in adagp.METHODS:
+        if name != "bp":
+            found = demand_of(adagp.NamedMethod(name))
+            assert found.demand is not None, name
+            assert found.gp_price >= 0
+    assert demand_of(adagp.NamedMethod("control", true_share="auto")).demand is None, "depends on what is measured"
+
+
+def test_prices_of_methods_with_a_backward_pass_by_hand() -> None:
+    """The convolution has 4 x 64 positions of 9 weights, the linear layer 256 x 3 weights; the batch 32 samples."""
+    convolution, linear = 32 * 4 * 64 * 9, 32 * 256 * 3
+    forward = convolution + linear
+    backprop = 2 * forward + linear
+    assert demand_of("fa").gp_price == pytest.approx(1)
+    projected = 32 * 3 * 256  # three errors a sample to the linear layer's input
+    assert demand_of("dfa").gp_price == pytest.approx((2 * forward + projected) / backprop)
+    chosen = 32 * 4 * 9 + 256 * 3  # one position a sample and channel; one sample a neuron
+    assert demand_of("topk").gp_price == pytest.approx((forward + linear + chosen) / backprop)
+    networks = 32 * (4 * 64 * 32 * 9 * 2 + 3 * 32 * 2)
+    found = demand_of("dni")
+    assert found.gp_price == pytest.approx((2 * forward + networks) / backprop)
+    assert found.bp_price == pytest.approx(1 + 3 * networks / backprop)
+    decoupled = demand_of("dni_decoupled")
+    assert decoupled.gp_price == pytest.approx((2 * forward + linear + 4 * networks) / backprop)
+    predictor = adagp.NamedMethod("feedback", correction=0.0)
+    whole, part = demand_of(predictor).demand, demand_of(predictor, 16).demand
+    assert whole is not None
+    assert part is not None
+    split = forward + (forward + linear) // 2 + part.bp_macs + 2 * part.gp_macs
+    assert demand_of("control").gp_price == pytest.approx(split / backprop)
+    assert demand_of("control").bp_price == pytest.approx(1 + whole.bp_macs / backprop)
 
 
 def test_prices_by_hand() -> None:
@@ -63,7 +112,6 @@ def test_prices_by_hand() -> None:
     assert found.bp_price == pytest.approx(learned / backprop)
     assert demand_of("replay").gp_price == pytest.approx(forward / backprop)
     assert demand_of("skip").gp_price == 0
-    assert demand_of("topk").demand is None
 
 
 def test_what_is_printed() -> None:
@@ -79,7 +127,17 @@ def test_what_is_printed() -> None:
         "  price of a GP batch              0.44 of a batch by backprop, in multiply-accumulates",
         "  price of a BP batch              1.00",
     ]
-    unknown = adagp.validate(model, optimizer_of(model), method="topk", sample=torch.zeros(32, 1, 8, 8))
+    with_backward = adagp.validate(model, optimizer_of(model), method="fa", sample=torch.zeros(32, 1, 8, 8))
+    assert "\n  kept in a GP batch               0.0 MB, next to what autograd keeps\n" in str(with_backward)
+    assert with_backward.notes == (
+        "a GP batch of 32 samples computes as much as one by backprop: it has a backward pass of its own.",
+    )
+    unknown = adagp.validate(
+        model,
+        optimizer_of(model),
+        method=adagp.NamedMethod("control", true_share="auto"),
+        sample=torch.zeros(32, 1, 8, 8),
+    )
     assert str(unknown).endswith("samples: counted, not timed\n  not known for this method")
     dear = adagp.validate(model, optimizer_of(model), sample=torch.zeros(1, 1, 8, 8))
     assert dear.notes == (

@@ -159,6 +159,9 @@ def attach(
     `sample` is a batch of inputs, on the model's device, for a trial forward pass: schedules that cut the model in two need
     it, and methods check the layers' output sizes with it. `engine` has further options: precision, compilation, the guard.
 
+    Methods keep memory between batches: `feedback` up to twice as much as the weights have (or 64 MB), `adagp` a predictor with
+    its optimizer. `adagp.validate(model, optimizer, method=..., sample=...)` counts it, and what batches cost, in advance.
+
     Attach after the model has been moved to its device. `model` may be in `DistributedDataParallel`, or sharded by
     `fully_shard` (FSDP2): attach after that.
 

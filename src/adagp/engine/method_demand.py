@@ -11,7 +11,8 @@ from adagp.engine.trial_forward import TrialForward
 from adagp.errors import AdagpError
 from adagp.layers.sites import Site, Survey
 from adagp.sources.base import RunningNorms, Source
-from adagp.sources.demand import Demand, TrialCall, weight_bytes
+from adagp.sources.demand import Demand, TrialCall, chain_macs, weight_bytes, weight_gradient_macs
+from adagp.sources.split import SplitSource
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class MethodDemand:
     """The memory and the price of a method in batches like a sample; `demand` is None if nobody has said.
 
     Prices are multiply-accumulates of sites, in parts of those of a batch by plain backprop: counted, not timed.
+    `has_backward`: a GP batch has a backward pass too, for which autograd keeps activations.
     """
 
     method: str
@@ -27,6 +29,7 @@ class MethodDemand:
     demand: Demand | None
     gp_price: float
     bp_price: float
+    has_backward: bool = False
 
     def lines(self) -> list[str]:
         """Return it as text, a line for each figure."""
@@ -34,9 +37,10 @@ class MethodDemand:
         demand = self.demand
         if demand is None:
             return [title, "  not known for this method"]
+        otherwise = "next to what autograd keeps" if self.has_backward else "where backprop keeps all activations"
         rows = (
             ("kept between batches", f"{_size(demand.state)}, {demand.state / self.weights:.1f} times the weights"),
-            ("kept in a GP batch", f"{_size(demand.gp_bytes)}, where backprop keeps all activations"),
+            ("kept in a GP batch", f"{_size(demand.gp_bytes)}, {otherwise}"),
             ("kept in a BP batch", f"{_size(demand.bp_bytes)} more than by backprop"),
             ("price of a GP batch", f"{self.gp_price:.2f} of a batch by backprop, in multiply-accumulates"),
             ("price of a BP batch", f"{self.bp_price:.2f}"),
@@ -97,7 +101,7 @@ def count_demand(
     outputs = model_outputs(trial, output)
     demand = source.demand(trial.calls, outputs)
     forward = sum(call.macs for call in trial.calls)
-    backprop = 3 * forward - trial.calls[0].macs  # the first layer's input needs no gradient
+    backprop = forward + weight_gradient_macs(trial.calls) + chain_macs(trial.calls)
     predicted = 0 if source.skips else forward
     return MethodDemand(
         method,
@@ -106,6 +110,7 @@ def count_demand(
         demand,
         gp_price=(predicted + (demand.gp_macs if demand else 0)) / backprop,
         bp_price=1 + (demand.bp_macs if demand else 0) / backprop,
+        has_backward=source.needs_backward or isinstance(source, SplitSource),
     )
 
 

@@ -132,10 +132,12 @@ def _tried(
     demand = count_demand(choice.method.name, source, validation.survey, trial, output)
     if demand.gp_price < 1:
         return replace(validation, demand=demand)
-    note = (
-        f"a GP batch of {demand.samples} samples computes as much as one by backprop: larger batches, or for 'feedback' fewer "
-        "features, make it cheaper."
+    remedy = (
+        "it has a backward pass of its own."
+        if demand.has_backward
+        else "larger batches, or for 'feedback' fewer features, make it cheaper."
     )
+    note = f"a GP batch of {demand.samples} samples computes as much as one by backprop: {remedy}"
     return replace(validation, demand=demand, notes=(*validation.notes, note))
 
 

@@ -8,6 +8,8 @@ from torch import Size
 
 from adagp.layers.sites import Site
 
+NUMBER_BYTES = 4
+
 
 @dataclass(frozen=True)
 class TrialCall:
@@ -51,6 +53,21 @@ def total(demands: Sequence[Demand | None]) -> Demand | None:
     """Return the sum; None if one of them is unknown."""
     known = [demand for demand in demands if demand is not None]
     return None if len(known) < len(demands) else reduce(Demand.__add__, known, Demand())
+
+
+def kept_inputs(calls: Sequence[TrialCall]) -> int:
+    """Return the bytes of the inputs of all calls."""
+    return NUMBER_BYTES * sum(call.inputs.numel() for call in calls)
+
+
+def weight_gradient_macs(calls: Sequence[TrialCall]) -> int:
+    """Return the work of all exact weight gradients: as much as the forward pass of the sites."""
+    return sum(call.macs for call in calls)
+
+
+def chain_macs(calls: Sequence[TrialCall]) -> int:
+    """Return the work of a backward pass through all sites, without weight gradients; the first one's input needs none."""
+    return sum(call.macs for call in calls[1:])
 
 
 def weight_bytes(calls: Sequence[TrialCall]) -> int:

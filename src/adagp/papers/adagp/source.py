@@ -187,6 +187,7 @@ class LabelledSource(PredictedSource):
     def build_network(self, sites: Sequence[Site]) -> nn.Module:
         """Return a network as wide as the widest site, with a feature for each class."""
         self._classes = class_count(sites, self.classes)
+        self._counts, self._samples = torch.zeros(self._classes), 0
         return PredictorNetwork(
             max(site.width for site in sites), self.options.grid, self.channels, context=self._classes
         )
@@ -194,8 +195,7 @@ class LabelledSource(PredictedSource):
     def begin(self, context: BatchContext) -> None:
         """Count the classes of the batch."""
         super().begin(context)
-        self._counts = torch.zeros(self._classes)
-        self._samples = 0
+        self._counts, self._samples = torch.zeros(self._classes), 0
         self.see_targets(context.targets)
 
     def see_targets(self, targets: Any) -> None:

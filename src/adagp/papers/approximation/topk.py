@@ -13,7 +13,7 @@ from torch import Size, Tensor
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
 from adagp.sources.base import BatchContext, RunFacts, on_gradient
-from adagp.sources.demand import TrialCall
+from adagp.sources.demand import Demand, TrialCall, chain_macs, kept_inputs
 from adagp.sources.local import Geometry, Kept, LocalSource, batched, padded
 
 Scale = Literal["unbiased", "published"]
@@ -73,6 +73,11 @@ class TopKSource(LocalSource):
         super().check_call(call, outputs)
         self._check_positions(call.site, call.output)
 
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
+        """Return the backward pass through the layers, and k rows of the input for each sample and output channel."""
+        chosen = sum(self.k * _choices(call) * call.site.weight.numel() for call in calls)
+        return Demand(gp_bytes=kept_inputs(calls), gp_macs=chain_macs(calls) + chosen)
+
     def begin(self, context: BatchContext) -> None:
         """Keep the loss's scale."""
         self._context = context
@@ -128,6 +133,11 @@ class TopKSource(LocalSource):
                 f"topk keeps {self.k} positions, but the output {tuple(shape)} of site '{site.name}' "
                 f"({type(site.module).__name__}) has only {positions}. Give a smaller k, or exclude the site."
             )
+
+
+def _choices(call: TrialCall) -> int:
+    """Return how often positions are chosen for an output channel: once a sample, or among the samples of the batch."""
+    return 1 if call.site.rule.kind == "linear" and len(call.output) < 3 else call.output[0]
 
 
 def position_shape(site: Site, shape: Size) -> tuple[int, ...]:

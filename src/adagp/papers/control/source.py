@@ -18,6 +18,7 @@ both right on average; P' - P becomes what P lacks of the prediction for all.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -31,7 +32,7 @@ from adagp.papers.control.error_selection import draw_by_norm, sample_norms
 from adagp.papers.control.options import ERROR, RANDOM, parse_predictor, read_share
 from adagp.papers.control.share import best_share
 from adagp.sources.base import BatchContext, ModelCall, RunFacts, RunningNorms, Source, build_source, step_generator
-from adagp.sources.demand import TrialCall
+from adagp.sources.demand import Demand, TrialCall, chain_macs, weight_bytes, weight_gradient_macs
 from adagp.sources.mixed import MixedSource
 from adagp.sources.split import SplitSource
 
@@ -84,8 +85,30 @@ class ControlSource(MixedSource, SplitSource):
         super().bind(sites, norms)
         self._covariances = GradientCovariances(sites)
 
-    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> None:
-        """Return None: what a batch takes depends on the share that is trained by backprop."""
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand | None:
+        """Return what a split batch takes: backprop and predictions for the share, predictions for the rest.
+
+        None if the share depends on what is measured in training.
+        """
+        if self.true_share is None:
+            return None
+        predictor, rest_share = self.parts[0][0], 1.0 if self.selects else 1 - self.true_share
+        whole_batch = predictor.demand(calls, outputs)
+        trained = predictor.demand(_part(calls, self.true_share), outputs)
+        rest = predictor.demand(_part(calls, rest_share), outputs)
+        if whole_batch is None or trained is None or rest is None:
+            return None
+        forward, weights = weight_gradient_macs(calls), weight_bytes(calls)
+        backprop = round(self.true_share * (forward + chain_macs(calls)))
+        second_pass = round((self.true_share + rest_share - 1) * forward)
+        measured = weights if self._uses_measurements else 0
+        return Demand(
+            state=whole_batch.state + 2 * measured,  # the last true gradient, and its prediction
+            bp_bytes=whole_batch.bp_bytes + 2 * measured,
+            gp_bytes=rest.gp_bytes + trained.bp_bytes + 2 * weights,
+            bp_macs=whole_batch.bp_macs,
+            gp_macs=second_pass + backprop + trained.bp_macs + trained.gp_macs + rest.gp_macs,
+        )
 
     @property
     def measures(self) -> bool:
@@ -232,6 +255,19 @@ class GradientCovariances:
 
 def _pairs(truth: Tensor, guess: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [(truth, truth), (truth, guess), (guess, guess)]
+
+
+def _part(calls: Sequence[TrialCall], share: float) -> list[TrialCall]:
+    """Return the calls of a `share` of the batch: the first axis counts samples, or a multiple of them."""
+    return [
+        replace(
+            call,
+            inputs=Size((max(1, round(share * call.inputs[0])), *call.inputs[1:])),
+            output=Size((max(1, round(share * call.output[0])), *call.output[1:])),
+            macs=round(share * call.macs),
+        )
+        for call in calls
+    ]
 
 
 def _check_selection(predictor: Source, true_share: float | None) -> None:

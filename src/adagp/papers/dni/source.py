@@ -1,6 +1,7 @@
 """Synthetic gradients after Jaderberg and others (2017): one small network per site predicts the gradient at its output."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Size, Tensor, nn
 from adagp.errors import DataError, ModelError, OptionError
 from adagp.layers.sites import SAY_SAMPLE_AXIS, Site
 from adagp.sources.base import BatchContext, RunningNorms, on_gradient
+from adagp.sources.demand import NUMBER_BYTES, Demand, TrialCall, chain_macs, kept_inputs, weight_gradient_macs
 from adagp.sources.learned import Learner, LearningOptions, TrainedSource, class_count, class_shares
 from adagp.sources.local import Kept, LocalSource, weight_gradient
 
@@ -126,6 +128,20 @@ class SyntheticSource(LocalSource, TrainedSource):
             networks = [SyntheticNetwork(site, self.hidden, self._classes) for site in sites]
         self.networks = nn.ModuleList(networks).to(sites[0].weight.device, torch.float32)
         self.learner = Learner(self.networks, self.options)
+
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
+        """Return what the networks and their two moments of Adam take; learning is counted as three predictions."""
+        numbers = sum(weight.numel() for weight in self.networks.parameters())
+        macs = sum(2 * self.hidden * _taps(call.site) * call.output.numel() for call in calls)
+        copies = (
+            2 * NUMBER_BYTES * sum(call.output.numel() for call in calls)
+        )  # of the outputs and their true gradients
+        return Demand(
+            3 * NUMBER_BYTES * numbers,
+            bp_bytes=copies + NUMBER_BYTES * numbers,
+            bp_macs=3 * macs,
+            gp_macs=macs + weight_gradient_macs(calls),
+        )
 
     def begin(self, context: BatchContext) -> None:
         """Keep the labels."""
@@ -245,6 +261,11 @@ class SyntheticSource(LocalSource, TrainedSource):
         return prediction * network.scale
 
 
+def _taps(site: Site) -> int:
+    """Return the positions that a layer of the site's network looks at."""
+    return 1 if site.rule.kind == "linear" else 3 ** (site.weight.dim() - 2)
+
+
 def _mean_squared_error(
     network: SyntheticNetwork, calls: Sequence[SeenCall], input_scale: Tensor, scale: Tensor
 ) -> Tensor:
@@ -291,6 +312,15 @@ class DecoupledSource(SyntheticSource):
         super().__init__(options, hidden, labels, classes)
         self._is_last = True
         self._learn: Callable[[], None] = lambda: None
+
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
+        """Return what the networks take, which learn in every batch, and the backward pass that goes on below them."""
+        networks = super().demand(calls, outputs)
+        return replace(
+            networks,
+            gp_bytes=kept_inputs(calls) + networks.bp_bytes,
+            gp_macs=networks.gp_macs + networks.bp_macs + chain_macs(calls),
+        )
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Return the output with a backward pass that goes on with the predicted gradient."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from adagp.papers.feedback.pooling import NUMBER_BYTES, KeptMaps, kept_bytes, largest_side
-from adagp.sources.demand import Demand, TrialCall
+from adagp.papers.feedback.pooling import KeptMaps, kept_bytes, largest_side
+from adagp.sources.demand import NUMBER_BYTES, Demand, TrialCall
 
 
 def feedback_demand(

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Size, Tensor
 
 from adagp.layers.sites import Site
+from adagp.sources.demand import NUMBER_BYTES
 
-NUMBER_BYTES = 4
 SMALL_MEMORY = 2**26
 """Bytes up to which maps are kept as they are, however small the weights."""
 

@@ -22,6 +22,15 @@ from adagp.errors import ModelError
 from adagp.layers.sites import Site
 from adagp.layers.weights import whole
 from adagp.sources.base import BatchContext, ModelCall, RunFacts, RunningNorms, step_generator
+from adagp.sources.demand import (
+    NUMBER_BYTES,
+    Demand,
+    TrialCall,
+    chain_macs,
+    kept_inputs,
+    weight_bytes,
+    weight_gradient_macs,
+)
 from adagp.sources.local import Kept, LocalSource, batched, weight_gradient
 
 MOST_ERROR_WORDS = 4096
@@ -108,19 +117,22 @@ class FeedbackAlignmentSource(RandomFeedbackSource):
     def __init__(self, seed: int = 0) -> None:
         super().__init__("fa", seed)
         self.matrices: dict[Site, Tensor] = {}
-        self._deviations: list[float] = []
+        self._deviations: list[Tensor | float] = []
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Keep the weights' standard deviations before training."""
         super().bind(sites, norms)
-        deviations = [float(whole(site.weight.detach()).float().std(correction=0)) for site in sites]
-        self._deviations = [
-            deviation or 1 / sqrt(site.width) for deviation, site in zip(deviations, sites, strict=True)
-        ]
+        # As tensors: a number is needed only where a random tensor is drawn, never of a model on the meta device.
+        self._deviations = [whole(site.weight.detach()).float().std(correction=0) for site in sites]
+
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
+        """Return a random tensor for each weight but the first one's, and the work of backprop."""
+        kept = weight_bytes([call for call in calls if call.site is not calls[0].site])
+        return Demand(kept, gp_bytes=kept_inputs(calls), gp_macs=chain_macs(calls) + weight_gradient_macs(calls))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the standard deviations of the initial weights, by which the random tensors are drawn again."""
-        return {"deviations": list(self._deviations)}
+        return {"deviations": [float(deviation) for deviation in self._deviations]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
@@ -136,7 +148,8 @@ class FeedbackAlignmentSource(RandomFeedbackSource):
     def passed_down(self, site: Site, gradient: Tensor, inputs: Tensor, call: ModelCall) -> Tensor:
         """Return the input gradient of the layer with the random tensor as its weight."""
         if site not in self.matrices:
-            self.matrices[site] = self.draw(site, site.weight.shape, self._deviations[site.index])
+            deviation = float(self._deviations[site.index]) or 1 / sqrt(site.width)
+            self.matrices[site] = self.draw(site, site.weight.shape, deviation)
         matrix = self.matrices[site]
         gradient, inputs = batched(site, gradient.to(matrix.dtype)), batched(site, inputs)
         if site.rule.kind == "linear":
@@ -177,23 +190,45 @@ class DirectFeedbackSource(RandomFeedbackSource):
         """Return the source for a run's seed."""
         return cls(run.seed)
 
+    def check_call(self, call: TrialCall, outputs: Sequence[Size]) -> None:
+        """Raise on a site to whose samples the errors cannot be assigned."""
+        super().check_call(call, outputs)
+        _check_errors(call.site, call.inputs, outputs)
+
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
+        """Return a random matrix for each layer but the first, from all values of a sample's output to those of its input."""
+        words = sum(output[1:].numel() for output in outputs)
+        sizes = {(call.site, call.inputs[1:]): call.inputs[1:].numel() for call in calls[1:]}
+        projected = words * sum(call.inputs.numel() for call in calls[1:])
+        return Demand(
+            NUMBER_BYTES * words * sum(sizes.values()),
+            gp_bytes=kept_inputs(calls),
+            gp_macs=projected + weight_gradient_macs(calls),
+        )
+
     @torch.no_grad()
     def passed_down(self, site: Site, gradient: Tensor, inputs: Tensor, call: ModelCall) -> Tensor:
         """Return the projected error, one sample at a time; the loss's scale is in it as in all gradients."""
         errors = [error for error in call.errors if error is not None]
-        if any(error.dim() < 2 for error in errors):
-            raise ModelError(
-                f"source 'dfa' needs an axis that counts samples; an output of the model has the sizes "
-                f"{tuple(errors[0].shape)}. Give the model a batch of one: inputs[None]."
-            )
+        _check_errors(site, inputs.shape, [error.shape for error in errors])
         error = torch.cat([error.flatten(1) for error in errors], 1).to(site.weight.dtype)
-        if len(error) != len(inputs) or error.shape[1] > MOST_ERROR_WORDS:
-            raise ModelError(
-                f"source 'dfa' needs one error of at most {MOST_ERROR_WORDS} values for each sample; the model's output has "
-                f"{len(error)} samples of {error.shape[1]} values, the input of site '{site.name}' {len(inputs)} samples."
-            )
         key = site, inputs.shape[1:]
         if key not in self.matrices:
             shape = error.shape[1], prod(key[1])
             self.matrices[key] = self.draw(site, shape, 1 / sqrt(error.shape[1]))
         return error @ self.matrices[key] * call.scale
+
+
+def _check_errors(site: Site, inputs: Size, errors: Sequence[Size]) -> None:
+    """Raise if the errors, by their sizes, are not one for each sample of a site's `inputs`, or are too many values."""
+    if any(len(error) < 2 for error in errors):
+        raise ModelError(
+            f"source 'dfa' needs an axis that counts samples; an output of the model has the sizes {tuple(errors[0])}. Give "
+            "the model a batch of one: inputs[None]."
+        )
+    samples, words = errors[0][0], sum(error[1:].numel() for error in errors)
+    if samples != inputs[0] or words > MOST_ERROR_WORDS:
+        raise ModelError(
+            f"source 'dfa' needs one error of at most {MOST_ERROR_WORDS} values for each sample; the model's output has "
+            f"{samples} samples of {words} values, the input of site '{site.name}' {inputs[0]} samples."
+        )

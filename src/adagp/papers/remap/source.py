@@ -12,6 +12,7 @@ from adagp.layers.sites import Site
 from adagp.layers.summaries import pool_maximum
 from adagp.layers.weights import norms
 from adagp.sources.base import BatchContext, Rounds, on_gradient
+from adagp.sources.demand import Demand, TrialCall, chain_macs, kept_inputs, weight_gradient_macs
 from adagp.sources.learned import LearnedSource, LearningOptions
 from adagp.sources.local import Kept, weight_gradient
 
@@ -120,6 +121,11 @@ class ProgramSource(RemappedSource):
         self._pictures: dict[Site, list[Tensor]] = {}
         self._context = BatchContext(Step(0, 0))
         self._first_epoch: int | None = None
+
+    def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
+        """Return what the predictor takes, and the backward pass that GP batches have all the same."""
+        exact = chain_macs(calls) + weight_gradient_macs(calls)
+        return super().demand(calls, outputs) + Demand(gp_bytes=kept_inputs(calls), gp_macs=exact)
 
     def begin(self, context: BatchContext) -> None:
         """Keep the batch's place, from the first epoch on that it serves."""
