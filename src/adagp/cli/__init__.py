@@ -81,6 +81,10 @@ COMMANDS = {
     "pipeline": Entry(
         "pipeline", "Model steps, bubbles and stored activations of a device pipeline with ADA-GP, without running it."
     ),
+    "validate": Entry(
+        "validate",
+        "Print which layers of a model a method predicts, the memory and the price of that, and what cannot be trained.",
+    ),
     "methods": Entry("catalogue", "List the methods: what each does, its default schedule and its options."),
     "models": Entry(
         "catalogue",

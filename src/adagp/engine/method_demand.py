@@ -64,19 +64,23 @@ def model_outputs(trial: TrialForward, output: OutputSelector) -> list[Size]:
 
 def find_problems(source: Source, trial: TrialForward, output: OutputSelector, excluded: Sequence[str]) -> Findings:
     """Return what `source` cannot train, with another output or without some layers where that helps."""
+    name, outputs = None, []
     try:
-        failing, name = _failing(source, trial.calls, model_outputs(trial, output)), None
+        outputs = model_outputs(trial, output)
+        failing = _failing(source, trial.calls, outputs)
     except AdagpError as error:
-        failing, name = {call.site: str(error) for call in trial.calls}, None
+        failing = {call.site: str(error) for call in trial.calls}
     if not failing:
         return Findings()
     problems = tuple(dict.fromkeys(failing.values()))
-    if source.needs_error and output is None:
+    if source.needs_error and output is None and len(outputs) < 2:  # one of several is not all that the loss depends on
         last = trial.calls[-1]
         with_last = _failing(source, trial.calls, [last.output])
         if len(with_last) < len(failing):
             failing, name = with_last, last.site.name
     fixes: dict[str, Any] = {} if name is None else {"output": name}
+    if len(failing) == len({call.site for call in trial.calls}):
+        return Findings(problems)  # nothing would be left
     if failing:
         fixes["exclude"] = [*excluded, *(site.name for site in failing)]
     return Findings(problems, fixes)

@@ -61,8 +61,8 @@ def describe_models(
     rows = []
     for name in chosen:
         tell(name)
-        info = _info(name)
-        shape = _image_shape(info, image, image_size)
+        info = model_info(name)
+        shape = image_shape(info, image, image_size)
         count = classes or info.classes or CLASSES.get(info.task, 20)
         find = partial(_measured, info, shape, count, width)
         if may_keep and is_ours(info):
@@ -73,13 +73,14 @@ def describe_models(
     return rows
 
 
-def _image_shape(info: ModelInfo, image: tuple[int, ...] | None, image_size: int | None) -> tuple[int, ...] | None:
+def image_shape(info: ModelInfo, image: tuple[int, ...] | None, image_size: int | None) -> tuple[int, ...] | None:
+    """Return the images of a model: as given, or its usual ones, if it has images."""
     if info.image is None:
         return None
     return image or ((info.image[0], image_size, image_size) if image_size else info.image)
 
 
-def _info(name: str) -> ModelInfo:
+def model_info(name: str) -> ModelInfo:
     """Return what is known of a model: of the table, of a library, or a function of the user's own."""
     if ":" not in name:
         return MODELS[name]
