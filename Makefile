@@ -55,6 +55,7 @@ release: $(READY)
 	$(VENV)-sbom/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r tools/sbom.lock
 	$(VENV)-sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 		--output-file dist/sbom.cdx.json $(BIN)/python
+	$(BIN)/python -m tools.sbom dist/sbom.cdx.json
 
 clean:
 	rm -rf $(VENV) $(VENV)-sbom dist runs site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+from tools.sbom import complete, listed_licences
 from tools.write_lock import BUILD, NOT_LOCKED, pins
 
 ROOT = Path(__file__).parents[1]
@@ -42,3 +44,22 @@ def test_licences_of_all_packages_are_listed() -> None:
     text = (ROOT / "docs" / "licences.md").read_text("utf-8")
     missing = [name for name in pins((ROOT / "constraints.txt").read_text("utf-8")) if f"| {name} |" not in text]
     assert missing == [], "list the licence that the package declares in docs/licences.md"
+
+
+def test_the_list_of_components_has_all_versions_and_licences() -> None:
+    licences = listed_licences()
+    names = pins((ROOT / "constraints.txt").read_text("utf-8"))
+    declared = [{"license": {"id": "MIT"}}]
+    components = [{"name": name, "version": version} for name, version in names.items()]
+    document = {
+        "metadata": {"component": {"name": "adagp"}},
+        "components": [*components, {"name": "x", "licenses": declared}],
+    }
+    done = complete(document, "1.2", licences)
+    assert done["metadata"]["component"] == {"name": "adagp", "version": "1.2", "purl": "pkg:pypi/adagp@1.2"}
+    assert all(component["licenses"] for component in done["components"])
+    assert done["components"][-1]["licenses"] == declared
+    torch = next(component for component in done["components"] if component["name"] == "torch")
+    assert torch["licenses"][0]["license"]["name"] == licences["torch"] != ""
+    with pytest.raises(SystemExit, match=r"^docs/licences.md lists no licence of unheard-of\.$"):
+        complete({**document, "components": [{"name": "unheard-of"}]}, "1.2", licences)
