@@ -105,6 +105,17 @@ def test_the_same_command_gives_the_same_weights(program: Program, finished: Pat
     assert all(torch.equal(again[name], before[name]) for name in before)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler
+@pytest.mark.parametrize("method", ["feedback", "adagp"])
+def test_a_compiled_run_is_the_same_but_for_rounding(program: Program, short: tuple[str, ...], method: str) -> None:
+    torch._dynamo.reset()
+    for name, more in (("plain", ()), ("compiled", ("--compile",))):
+        assert program("train", *short, "--method", method, *more, "--out", name).code == 0
+    plain, compiled = (torch.load(Path(name) / "model.pt", weights_only=True) for name in ("plain", "compiled"))
+    torch.testing.assert_close(compiled, plain, rtol=1e-2, atol=1e-3)
+
+
 def test_an_existing_run_is_not_overwritten(program: Program, finished: Path) -> None:
     before = {path.name: path.read_bytes() for path in finished.iterdir()}
     ended = program("train", "--method", "bp", "--out", finished)

@@ -281,6 +281,20 @@ def test_a_single_sample_without_an_axis_for_samples_is_named(method: Any) -> No
             trainer.step(draw()[0], LABELS[0], F.cross_entropy)
 
 
+@pytest.mark.parametrize("method", ["adagp", "dni", "topk", "fa", "random"])
+def test_a_single_sample_is_a_batch_of_one(method: Any) -> None:
+    weights = []
+    for one in (False, True):
+        torch.manual_seed(0)
+        model = net()
+        trainer = attach(model, method=method, schedule="1:1", warmup=0)
+        for _ in range(4):
+            inputs, labels = draw()[:1], LABELS[:1]
+            trainer.step(inputs[0] if one else inputs, labels[0] if one else labels, F.cross_entropy)
+        weights.append([*model.parameters()])
+    torch.testing.assert_close(*weights)
+
+
 class Translator(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -170,6 +170,24 @@ def test_hold_norm_keeps_a_prediction_of_zero(make: Make, watch: Watch, sites: S
     assert [one is not None and not one.any() for one in source.produce(sites)] == [True, True]
 
 
+def test_processes_join_to_the_whole_batch(make: Make, bound: Bind, watch: Watch, sites: Sites) -> None:
+    """Each has a share of the samples; the engine adds up what they yield, round by round."""
+    sources = [bound(make()) for _ in range(2)]
+    calls = [
+        watch(source, sites, seed=samples, samples=samples) for source, samples in zip(sources, (2, 6), strict=True)
+    ]
+    for rounds in zip(*(source.join(sites) for source in sources), strict=True):
+        for tensors in zip(*rounds, strict=True):
+            total = torch.stack(tensors).sum(0)
+            for tensor in tensors:
+                tensor.copy_(total)
+    pool = pool_average if isinstance(sources[0], PredictedSource) else pool_maximum
+    for place, site in enumerate(sites):
+        whole = torch.cat([outputs[place] for outputs in calls])
+        for source in sources:
+            torch.testing.assert_close(source.shared([site])[0], pool(site.rule.samples(site.module, whole), 2))
+
+
 def test_several_calls_are_those_of_the_whole_batch(make: Make, bound: Bind, watch: Watch, sites: Sites) -> None:
     """Micro-batches, for instance: the mean over all samples is pooled, which for maxima is no mean of pooled means."""
     source = bound(make())

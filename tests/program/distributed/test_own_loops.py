@@ -145,8 +145,8 @@ def any_method(way: str, method: str) -> Loop:
 
 
 PARTIAL = ("zero", "random", "topk")
-OF_SHARES = {"remap", "topk", "dni", "dni_labels", "dni_decoupled"}
-"""Methods that look at more than means over a share: maxima, the largest of its samples, networks of each process's own."""
+OF_SHARES = {"topk", "dni", "dni_labels", "dni_decoupled"}
+"""Methods that look at more than means over a share: the largest of its samples, networks of each process's own."""
 
 
 def all_methods(ways: list[str]) -> dict[tuple[str, str], Weights]:

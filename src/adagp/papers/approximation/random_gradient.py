@@ -20,7 +20,8 @@ class RandomSource(NormalSource):
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Count the samples. Micro-batches add up; a layer that is called twice with the batch counts it twice."""
-        self._samples[site] = self._samples.get(site, 0) + output.shape[0]
+        is_single = output.dim() < (2 if site.rule.kind == "linear" else site.weight.dim())
+        self._samples[site] = self._samples.get(site, 0) + (1 if is_single else output.shape[0])
 
     def join(self, sites: Sequence[Site]) -> Rounds:
         """Count the samples of all processes."""

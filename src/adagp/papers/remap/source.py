@@ -79,6 +79,32 @@ class RemappedSource(LearnedSource):
         """Keep the largest value of each cell of the grid."""
         return pool_maximum(samples, self.options.grid)
 
+    def join(self, sites: Sequence[Site]) -> Rounds:
+        """Average over the processes before pooling, where a site's maps have one size in all of them."""
+        self._pool_waiting()
+        sizes = torch.zeros(len(sites), 6, device=sites[0].weight.device)
+        for row, site in zip(sizes, sites, strict=True):
+            shapes = [shape for known, shape in self._unpooled if known is site]
+            for _, height, width in shapes[:1]:
+                row += row.new_tensor([1, len(shapes) > 1, height, width, height**2, width**2])
+        yield [sizes]
+        same = [
+            (site, Size((site.rows, int(height / count), int(width / count))))
+            for site, (count, several, height, width, heights, widths) in zip(sites, sizes.tolist(), strict=True)
+            # Equal numbers alone have a sum whose square is their count times the sum of their squares.
+            if count and not several and (count * heights, count * widths) == (height**2, width**2)
+        ]
+        seen = [self._unpooled.get(key, (None, 0)) for key in same]
+        counts = sizes.new_tensor([float(count) for _, count in seen])
+        sums = [
+            sizes.new_zeros(shape) if total is None else total
+            for (_, shape), (total, _) in zip(same, seen, strict=True)
+        ]
+        yield [counts, *sums]
+        for key, total, count in zip(same, sums, counts.tolist(), strict=True):
+            self._unpooled[key] = total, int(count)
+        yield from super().join(sites)
+
     def drop(self, sites: Sequence[Site]) -> None:
         """Drop what was seen of `sites` alone."""
         super().drop(sites)
