@@ -53,6 +53,16 @@ def test_overlap_and_buckets_matter() -> None:
     assert gradients[1] < gradients[0] <= gradients[2]
 
 
+def test_links_of_a_hardware_file(tmp_path: Path) -> None:
+    """Options come first, then the file, then the defaults of 10 gigabytes per second and 5 microseconds."""
+    path = tmp_path / "chip.toml"
+    path.write_text("[links]\nbandwidth_gb_s = 25\n")
+    for more, expected in (((), (25, 5)), (("--link-bandwidth", "40", "--link-latency", "1"), (40, 1))):
+        found = report(*VGG, "--hardware", str(path), *more)
+        assert (found["link_gigabytes_per_second"], found["link_microseconds"]) == expected
+    assert report(*VGG)["link_gigabytes_per_second"] == 10
+
+
 def test_the_layers_can_be_saved(tmp_path: Path) -> None:
     call("simulate", *VGG, "--save-workload", str(tmp_path / "vgg.json"))
     assert json.loads((tmp_path / "vgg.json").read_text("utf-8"))["name"] == "vgg13"

@@ -34,6 +34,30 @@ def test_rows_of_several_models_and_data_sets(program: Program) -> None:
     ]
 
 
+def test_a_field_of_a_hardware_file_is_varied(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "chip.toml").write_text('[array]\nsize = "4x4"\n')
+    axes = (
+        "--hardware",
+        "chip.toml",
+        "--vary",
+        "vector.lanes=16..64",
+        "--buffer",
+        "64k",
+        "--dataflow",
+        "ws",
+        "--design",
+        "max",
+    )
+    rows = list(csv.DictReader(program("explore", "two_layer_cnn", *axes, "--epochs", "3", "--rows").out.splitlines()))
+    assert {row["vector.lanes"] for row in rows} == {"16.0", "32.0", "64.0"}
+    cycles = [int(row["cycles"]) for row in rows if row["design"] == "max"]
+    assert cycles == sorted(cycles, reverse=True)
+    assert cycles[0] > cycles[-1]
+    ended = program("explore", "two_layer_cnn", "--vary", "vector.lane=16")
+    assert ended.code == 2
+    assert "vector.lane" in ended.err
+
+
 def test_sweep_is_deprecated(program: Program) -> None:
     names = ("--models", "two_layer_cnn", "--datasets", "cifar10", "--dataflows", "ws", "--designs", "max")
     ended = program("sweep", *names)

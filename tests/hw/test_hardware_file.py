@@ -82,8 +82,8 @@ def test_a_file_sets_what_it_says_and_leaves_the_rest() -> None:
     assert replace(chip, technology=BASE.technology) == replace(
         BASE, array=Array(4, 8), dataflow="os", buffer_kilobytes=64.0, vector_lanes=16.0
     )
-    assert hardware.links == Links(25.0, 0.0)
-    assert parse_hardware("empty.toml", "").links is None
+    assert hardware.links == Links(25.0)
+    assert parse_hardware("empty.toml", "").links == Links()
     assert hardware.sets == {"array", "dataflow", "buffer_kilobytes", "vector_lanes"}
     energy = chip.energy_model().energy(Cost(buffer_reads=32, dram_reads=64, dram_writes=64))
     assert (energy.buffer, energy.dram) == pytest.approx((8e-12, 300.5e-12))

@@ -164,4 +164,4 @@ def _print_plan(console: Any, report: Mapping[str, Any]) -> None:
 
 
 def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f}"
+    return f"{size / 1e6:,.1f}" if size >= 1e6 else f"{size / 1e6:.2g}"

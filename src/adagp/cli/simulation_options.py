@@ -1,7 +1,7 @@
 """The options that `simulate`, `sweep` and `explore` share: which model and data are simulated, and which run of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from adagp.core.methods import DEFAULT_METHOD, find_source
 from adagp.core.options import declared_options, option, switch
 from adagp.errors import OptionError
 from adagp.hw import Run, scheduled_run
-from adagp.hw.hardware_file import PRESETS, Hardware, read_hardware
+from adagp.hw.hardware_file import PRESETS, Hardware, Links, read_hardware
 from adagp.hw.runs import check_countable
 from adagp.hw.settings import PANEL
 from adagp.program.workloads import Origin, find_origin, sample_shape
@@ -155,6 +155,16 @@ class ManyChipOptions:
             choices=("strong", "weak"),
         ),
     ] = None
+
+    def with_links(self, links: Links) -> "ManyChipOptions":
+        """Return the same with the links of a hardware file, where no options say otherwise."""
+        if self.chips is None:
+            return self
+        return replace(
+            self,
+            link_bandwidth=links.bandwidth_gb_s if self.link_bandwidth is None else self.link_bandwidth,
+            link_latency=links.latency_us if self.link_latency is None else self.link_latency,
+        )
 
     @property
     def link_bandwidth_given(self) -> float:

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +90,10 @@ FIELDS = (*OF_FILES_ONLY, *SET_BY_OPTIONS)
 
 @dataclass(frozen=True)
 class Links:
-    """What joins chips: gigabytes per second each way, and microseconds before the first byte arrives."""
+    """What joins chips: gigabytes per second each way, and microseconds before the first byte arrives; None: not stated."""
 
-    bandwidth_gb_s: float = inf
-    latency_us: float = 0.0
+    bandwidth_gb_s: float | None = None
+    latency_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -106,10 +105,11 @@ class Hardware:
     lines: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def links(self) -> Links | None:
-        """The links between chips, None where the file has none."""
-        values = {name.partition(".")[2]: value for name, value in self.fields.items() if name.startswith("links.")}
-        return Links(**values) if values else None
+    def links(self) -> Links:
+        """The links between chips, as far as the file states them."""
+        return Links(
+            **{name.removeprefix("links."): self.fields[name] for name in self.fields if name.startswith("links.")}
+        )
 
     @property
     def sets(self) -> frozenset[str]:
