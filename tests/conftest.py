@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from hypothesis import settings
-from tests.fuzzing import VARIABLE
+from tests.fuzzing import SLOW, VARIABLE, is_repeated
 
 import adagp
 from adagp.program.run import RunFolder, TrainConfig
@@ -50,6 +50,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[VARIABLE] = str(config.getoption("fuzz"))
     if config.getoption("markexpr") == "not slow and not medium":
         settings.load_profile("fast")
+    if config.getoption("markexpr") == "slow":
+        os.environ[SLOW] = "1"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let `make test-slow` run the fuzzers of `make test`, too, which try more examples there."""
+    if config.getoption("markexpr") == "slow":
+        for item in items:
+            if isinstance(item, pytest.Function) and is_repeated(item.function):
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -59,7 +70,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     text = collection_path.read_text("utf-8")
     if expression == "slow":
-        return None if "mark.slow" in text or "tests.marks" in text else True
+        return None if "mark.slow" in text or "tests.marks" in text or "tests.fuzzing" in text else True
     mark = WHOLE_FILE_MARK.search(text)
     return True if mark and f"not {mark[1]}" in expression.split(" and ") else None
 

@@ -34,7 +34,7 @@ from adagp.tracing.onnx_model import load_onnx
 
 pytestmark = pytest.mark.medium
 
-some = fuzzed(60)
+some = fuzzed(60, slow=600)
 
 
 @contextmanager

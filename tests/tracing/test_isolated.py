@@ -11,6 +11,7 @@ from adagp.core.limits import Limits
 from adagp.errors import DataError
 from adagp.tracing.exported_program import load_exported_program
 from adagp.tracing.isolated import MEMORY, SECONDS, import_model
+from adagp.tracing.onnx_model import load_onnx
 
 pytestmark = pytest.mark.medium
 
@@ -27,6 +28,18 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.filterwarnings("ignore")
 def test_the_workload_is_that_of_this_process(program: Path) -> None:
     assert import_model(program, (3, 8, 8)) == load_exported_program(program, (3, 8, 8))
+
+
+def test_an_onnx_model_is_read_in_its_process(tmp_path: Path) -> None:
+    """Within its limits: it cannot write a file, not even to find out where temporary files would be."""
+    onnx = pytest.importorskip("onnx")
+    kind, make, path = onnx.TensorProto.FLOAT, onnx.helper, tmp_path / "net.onnx"
+    images = make.make_tensor_value_info("x", kind, [2, 3, 8, 8])
+    weight = make.make_tensor("w", kind, [4, 3, 3, 3], [0.0] * 108)
+    node = make.make_node("Conv", ["x", "w"], ["y"])
+    graph = make.make_graph([node], "net", [images], [make.make_tensor_value_info("y", kind, None)], [weight])
+    onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=10), path)
+    assert import_model(path, None) == load_onnx(path)
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,30 @@ def test_operations_that_take_for_ever_are_not_evaluated(kind: str) -> None:
     assert _constant_results(node, dict(zip(names, arrays, strict=True)), {}) is None
 
 
+def test_a_vector_as_long_as_memory_is_no_list_of_sizes(tmp_path: Path) -> None:
+    """To propagate its elements one by one, as ONNX's own inference can, took 8 GB."""
+    node = helper.make_node
+    nodes = [node("Pad", ["v", "p"], ["q"]), node("Add", ["q", "q"], ["r"]), node("Conv", ["x", "w"], ["y"])]
+    path = write(
+        tmp_path / "it.onnx", nodes, [weight("v", 1), number("p", 0, 10**9), weight("w", 4, 3, 3, 3)], [1, 3, 8, 8]
+    )
+    assert [layer.name for layer in load_onnx(path).layers if isinstance(layer, Convolution)] == ["w"]
+
+
+def test_a_part_of_a_shape(tmp_path: Path) -> None:
+    node = helper.make_node
+    nodes = [
+        node("Shape", ["x"], ["batch"], start=0, end=1),
+        node("Concat", ["batch", "rest"], ["sizes"], axis=0),
+        node("Reshape", ["x", "sizes"], ["flat"]),
+        node("Gemm", ["flat", "w"], ["y"]),
+    ]
+    path = write(tmp_path / "it.onnx", nodes, [number("rest", -1), weight("w", 192, 5)], ["n", 3, 8, 8])
+    assert [
+        (layer.in_features, layer.out_features) for layer in load_onnx(path).layers if isinstance(layer, Linear)
+    ] == [(192, 5)]
+
+
 @pytest.mark.parametrize("groups", [0, -1, 2])
 def test_groups_must_divide_the_channels(tmp_path: Path, groups: int) -> None:
     node = helper.make_node("Conv", ["x", "w"], ["y"], name="conv", group=groups)

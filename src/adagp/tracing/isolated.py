@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from adagp.core.escape import escaped
@@ -56,6 +57,7 @@ def main(words: list[str]) -> None:
     try:
         if load is load_onnx:
             prepare()
+        tempfile.gettempdir()  # torch asks for it, and it is found by writing a file
         Limits(int(seconds), used_memory() + int(memory), file_size=0).apply()
         answer = {"workload": load(path, shape).to_json()}
     except AdagpError as error:

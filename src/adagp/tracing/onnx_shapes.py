@@ -91,7 +91,8 @@ def is_number(constant: Any) -> bool:
 
 def _infer(model: Any) -> Any:
     try:
-        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        # Numbers are not propagated here: ONNX would keep a list entry for each element of a vector, however long.
+        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=False)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise DataError(f"its shapes do not fit together: {str(error).strip().splitlines()[0]}.") from None
 
@@ -118,8 +119,8 @@ def _evaluate(model: Any, numbers: Numbers) -> bool:
 
 def _constant_results(node: Any, numbers: Numbers, types: dict[str, Any]) -> Arrays | None:
     """Return the outputs of a node that needs numbers only; None if it needs more."""
-    if node.op_type == "Shape" and node.input[0] in types and not node.attribute:
-        return _known_shape(types[node.input[0]])
+    if node.op_type == "Shape" and node.input[0] in types:
+        return _known_shape(node, types[node.input[0]])
     if node.op_type == "Constant":
         return _constant_numbers(node)
     inputs = dict.fromkeys(filter(None, node.input))
@@ -144,10 +145,12 @@ def _evaluated(node: Any, arrays: Numbers) -> Arrays | None:
     return results if all(result.size <= MOST for result in results) else None
 
 
-def _known_shape(tensor_type: Any) -> Arrays | None:
+def _known_shape(node: Any, tensor_type: Any) -> Arrays | None:
     sizes = [size.dim_value for size in tensor_type.shape.dim]
     known = tensor_type.HasField("shape") and all(size > 0 for size in sizes)
-    return [np.asarray(sizes, dtype=np.int64)] if known else None
+    part = {attribute.name: int(attribute.i) for attribute in node.attribute}
+    wanted = sizes[part.get("start", 0) : part.get("end")]
+    return [np.asarray(wanted, dtype=np.int64)] if known else None
 
 
 def _result_size(node: Any, arrays: Numbers) -> float:

@@ -126,7 +126,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a foreign file can make the reader fail in any way
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise OptionError(f"cannot read the weights '{path}': {reason}") from None
+        raise OptionError(f"cannot read the weights '{path}': {reason.rstrip('.')}.") from None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise OptionError(f"'{path}' holds no state_dict: a table of tensors by name, as a run's model.pt.")
     for name, tensor in state.items():
