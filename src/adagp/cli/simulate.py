@@ -278,8 +278,7 @@ def simulate(
         from adagp.cli.chips import chip_training, chosen_design, simulate_chips
 
         workload = origin.workload()
-        if chip is not None:
-            many = many.with_links(chip.links)
+        many = many.with_links_of(chip)
         training = chip_training(workload, accelerator, run, plan.method, chosen_design(design), many)
         simulate_chips(training, run, many, plot=plot, as_json=as_json)
         if save_workload is not None:

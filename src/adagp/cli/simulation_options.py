@@ -10,7 +10,7 @@ from adagp.core.methods import DEFAULT_METHOD, find_source
 from adagp.core.options import declared_options, option, switch
 from adagp.errors import OptionError
 from adagp.hw import Run, scheduled_run
-from adagp.hw.hardware_file import PRESETS, Hardware, Links, read_hardware
+from adagp.hw.hardware_file import PRESETS, Hardware, read_hardware
 from adagp.hw.runs import check_countable
 from adagp.hw.settings import PANEL
 from adagp.program.workloads import Origin, find_origin, sample_shape
@@ -156,10 +156,11 @@ class ManyChipOptions:
         ),
     ] = None
 
-    def with_links(self, links: Links) -> "ManyChipOptions":
+    def with_links_of(self, hardware: Hardware | None) -> "ManyChipOptions":
         """Return the same with the links of a hardware file, where no options say otherwise."""
-        if self.chips is None:
+        if hardware is None:
             return self
+        links = hardware.links
         return replace(
             self,
             link_bandwidth=links.bandwidth_gb_s if self.link_bandwidth is None else self.link_bandwidth,
