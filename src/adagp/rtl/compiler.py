@@ -362,12 +362,16 @@ class Compiler:
     def _predictor_core(self) -> int:
         return 0 if self.own is self.main else 1
 
+    def samples(self, inputs: Words, targets: Words) -> Contents:
+        """Return where the samples of a batch go: all that the host writes between two batches."""
+        return [
+            (0, self.layers.layers[0].inputs, self.layers.turned("x", inputs)),
+            (0, self.layers.targets, targets.T),
+        ]
+
     def _write(self, state: State) -> None:
         layers, at = self.layers, self._predictor_core
-        self.contents = [
-            (0, layers.layers[0].inputs, layers.turned("x", state.inputs)),
-            (0, layers.targets, state.targets.T),
-        ]
+        self.contents = self.samples(state.inputs, state.targets)
         for layer, weight in zip(layers.layers, state.weights, strict=True):
             for tap, matrix in enumerate(layer.weights):
                 self.contents.append((0, matrix, layers.turned("w", weight[tap :: len(layer.weights)])))

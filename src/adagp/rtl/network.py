@@ -1,6 +1,7 @@
 """Small networks for the chip, and the golden model: what a batch of one computes, without lanes, addresses or cycles."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
@@ -172,15 +173,23 @@ def matmul(number: NumberFormat, left: Words, right: Words, sums: Words | None =
     return total
 
 
+def golden_forward(
+    network: SmallNetwork, number: NumberFormat, weights: Sequence[Words], first: Words
+) -> tuple[list[Words], list[Words], Words]:
+    """Return the inputs of each layer, `first` those of the first, its outputs as values, and the sums of the last layer."""
+    inputs, outputs = [first], []
+    for weight in weights:
+        sums = matmul(number, shifted(network, number, inputs[-1]), by_tap(network, weight))
+        outputs.append(number.convert(sums))
+        inputs.append(number.convert(number.relu(sums)))
+    return inputs, outputs, sums
+
+
 def golden_batch(network: SmallNetwork, number: NumberFormat, state: State, phase: str) -> State:
     """Return the state after one batch: Phase BP trains layers and predictor, Phase GP the layers by predictions."""
     if phase not in PHASES:
         raise unknown_name("phase", phase, PHASES)
-    inputs, outputs = [state.inputs], []
-    for weight in state.weights:
-        sums = matmul(number, shifted(network, number, inputs[-1]), by_tap(network, weight))
-        outputs.append(number.convert(sums))
-        inputs.append(number.convert(number.relu(sums)))
+    inputs, outputs, sums = golden_forward(network, number, state.weights, state.inputs)
     weights = list(state.weights)
     rate = number.encode(-network.rate)
     if phase == "gp":

@@ -8,7 +8,7 @@ import numpy as np
 
 from adagp.errors import OptionError
 from adagp.hw.dataflows import array_cost
-from adagp.rtl.assembler import Matrix
+from adagp.rtl.assembler import Contents, Matrix
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.compiler import CompiledBatch, Compiler
 from adagp.rtl.formats import Words
@@ -49,24 +49,35 @@ def run_batch(
     """Run one batch on the chip."""
     blueprint = chip.blueprint
     job = Compiler(blueprint, network, phase, dataflow).compile(state)
-    for core, matrix, content in job.contents:
-        for line, words in enumerate(content):
-            lane, address = matrix.at(line)
-            chip.write(core, matrix.memory, lane, address, words)
+    write_matrices(chip, job.contents)
     chip.load(job.programs)
     counts = chip.run()
     number = blueprint.core.single
     golden = golden_batch(network, number, state, phase)
     if blueprint.design == "baseline":  # which has no predictor to change
         golden = State(golden.weights, state.kernel, state.readout, state.inputs, state.targets)
+    return BatchReport(read_state(chip, job, state), golden, counts, *model_cycles(job))
+
+
+def write_matrices(chip: SimulatedChip, contents: Contents) -> None:
+    """Write matrices into the chip's banks."""
+    for core, matrix, content in contents:
+        for line, words in enumerate(content):
+            lane, address = matrix.at(line)
+            chip.write(core, matrix.memory, lane, address, words)
+
+
+def model_cycles(job: CompiledBatch) -> tuple[int, int]:
+    """Return the cycles that adagp.hw gives the products of a batch: of the layers' array, and of the predictor's own."""
     cycles = [
         sum(array_cost(flow, product, code.sizes.array).cycles + code.sizes.stages for flow, product in code.products)
         for code in job.codes
     ]
-    return BatchReport(_read(chip, job, state), golden, counts, cycles[0], sum(cycles[1:]))
+    return cycles[0], sum(cycles[1:])
 
 
-def _read(chip: SimulatedChip, job: CompiledBatch, state: State) -> State:
+def read_state(chip: SimulatedChip, job: CompiledBatch, state: State) -> State:
+    """Return `state` with the weights that are on the chip, the predictor's too."""
     weights = tuple(_weights(chip, taps, job.straight) for taps in job.weights)
     kernel, readout = state.kernel, state.readout
     if job.kernel is not None and job.readout is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from adagp.papers.adagp.chip_experiments import COUNTED
 from adagp.papers.adagp.error_experiments import PRINTED, SQUARED
 from adagp.papers.adagp.hypotheses import TASKS, published_numbers
 from adagp.papers.camel.experiments import VARIANTS
@@ -70,6 +71,11 @@ def result(part: Part) -> dict[str, Any]:
         return {"totals": totals, "element": {"power": 5}}
     if kind == "synthesize_element":
         return {"element": {"lut": 10, "dsp": 1} if part.options["dsp"] else {"lut": 30, "dsp": 0}}
+    if kind == "train_on_chip":
+        epoch = {"chip": 0.7, "engine": 0.8, "backprop": 0.9, "different_words": 0, "bp": 9, "gp": 1}
+        names = ("model_cycles", "model_predictor_cycles", *COUNTED)
+        phase = {"batches": 5, "unequal_batches": 0, **dict.fromkeys(names, 100)}
+        return {"epochs": [epoch, epoch], "bp": phase, "gp": phase}
     if kind == "simulate_model":
         layer = {"layer": "a", "convolution": True, "baseline": {"bp": 9}, "efficient": {"warmup": 2, "gp": 3}}
         dataflows = {name: designs() for name in ("ws", "rs", "is")}

@@ -47,6 +47,7 @@ def test_every_table_and_figure_is_there() -> None:
         "adagp-figures7to9",
         *(f"adagp-figure{number}" for number in range(15, 22)),
         "adagp-hypotheses",
+        "adagp-chip",
         "ratio-sweep",
         "notes-facts",
         "notes-checks",

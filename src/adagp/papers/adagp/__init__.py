@@ -70,7 +70,7 @@ add_method(
     )
 )
 provide("design", "adagp.papers.adagp.hardware")
-for _module in ("accuracy", "error", "training", "task", "synthesis", "accelerator", "timeline", "statement"):
+for _module in ("accuracy", "error", "training", "task", "synthesis", "accelerator", "timeline", "statement", "chip"):
     provide("experiment", f"adagp.papers.adagp.{_module}_experiments")
 provide("experiment", "adagp.papers.adagp.hypotheses")
 provide("published", __name__)
