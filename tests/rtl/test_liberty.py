@@ -1,5 +1,6 @@
 """Liberty files: the logic of cells is parsed, never substituted; whatever a file holds, the answer is a sentence."""
 
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tests.fuzzing import fuzzed
 from tests.marks import slow
 from tests.time_limit import time_limit
 
-from adagp.errors import OptionError
+from adagp.errors import OptionError, ToolError
 from adagp.rtl.liberty import LONGEST_FUNCTION, read_cells, truth_table
 from adagp.rtl.tools import LIMITS, run
 
@@ -103,3 +104,12 @@ def test_tools_are_limited(tmp_path: Path) -> None:
     time, _, files = map(int, printed.split())
     assert time <= LIMITS.seconds + 5
     assert files <= LIMITS.files
+
+
+def test_what_a_tool_says_about_a_file_is_one_sentence(tmp_path: Path) -> None:
+    printed = "Running\nError: no library\n" + "x\n" * 20 + "ERROR: Syntax error on line 5.\n  End"
+    with pytest.raises(ToolError) as caught:
+        run([sys.executable, "-c", f"print({printed!r}); raise SystemExit(3)"], tmp_path, name="Yosys")
+    assert str(caught.value) == "Yosys ended with code 3: Error: no library ERROR: Syntax error on line 5. End"
+    with pytest.raises(ToolError, match=r"ended with code 3: it printed nothing\.$"):
+        run([sys.executable, "-c", "raise SystemExit(3)"], tmp_path)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -129,8 +130,8 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None) -> str:
-    """Run a program in `folder` and return what it printed; raise with the end of that if it fails."""
+def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None, name: str = "") -> str:
+    """Run a program in `folder` and return what it printed; raise with its errors if it fails. `name` is its name there."""
     with subprocess.Popen(
         [str(word) for word in command],
         cwd=folder,
@@ -145,10 +146,17 @@ def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str]
             LIMITS.apply(process.pid)
         output, _ = process.communicate()
     if process.returncode:
-        end = "\n".join(output.strip().splitlines()[-8:])
         how = end_in_words(process.returncode).removeprefix("it ")
-        raise ToolError(f"{Path(str(command[0])).name} {how}:\n{end}")
+        raise ToolError(f"{name or Path(str(command[0])).name} {how}: {_errors(output)}")
     return output
+
+
+def _errors(output: str) -> str:
+    """Return the first and the last error that a program printed, with the line after it; its last lines if there is none."""
+    lines = [" ".join(line.split()) for line in output.strip().splitlines()]
+    errors = [number for number, line in enumerate(lines) if re.search(r"\berror\b", line, re.IGNORECASE)]
+    shown = sorted({errors[0], errors[-1], errors[-1] + 1}) if errors else range(len(lines) - 4, len(lines))
+    return " ".join(lines[number] for number in shown if 0 <= number < len(lines)) or "it printed nothing."
 
 
 def yosys(script: Sequence[str], folder: Path) -> str:
@@ -156,7 +164,7 @@ def yosys(script: Sequence[str], folder: Path) -> str:
     if find_spec("pyosys") is None:
         raise ToolError(f"Verilog and netlists need Yosys, which is not installed. {INSTALL}")
     (folder / "script.ys").write_text("\n".join(script) + "\n", encoding="utf-8")
-    return run([sys.executable, "-c", _RUN_YOSYS, "script.ys"], folder)
+    return run([sys.executable, "-c", _RUN_YOSYS, "script.ys"], folder, name="Yosys")
 
 
 def verilator() -> tuple[Path, Path] | None:
