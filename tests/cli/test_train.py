@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from adagp.cli.progress import divergence
 from adagp.models import build_model
 from adagp.program.run.folder import FILES, LOCK
 
@@ -63,7 +64,14 @@ def test_without_json_standard_output_stays_empty(program: Program, short: tuple
 def test_a_run_that_diverged_says_so(program: Program) -> None:
     ended = program("train", "--lr", "100", "--batches", "12", "--width", "0.25", "--out", "run")
     assert ended.code == 0
-    assert re.search(r"Training diverged: the training loss .*\. Lower --lr, which was 100\.", ended.err)
+    assert re.search(r"Training diverged: the training loss is .* in epoch 1\. Lower --lr, which was 100\.", ended.err)
+
+
+def test_a_loss_that_comes_back_has_diverged_too() -> None:
+    rows = [{"epoch": epoch, "train_loss": loss} for epoch, loss in enumerate((2.0, 1e18, 170.0))]
+    assert divergence(rows) == "the training loss is 1e+18 in epoch 2"
+    assert divergence([{"epoch": 0, "train_loss": None}]) == "the training loss is not a number in epoch 1"
+    assert divergence(rows[:1]) == ""
 
 
 def test_one_epoch_is_enough(program: Program) -> None:

@@ -152,7 +152,7 @@ def test_printing_a_trainer_shows_where_it_is() -> None:
     assert repr(trainer).splitlines() == [
         "Trainer of Sequential (attached)",
         "  method    feedback; sources: feedback",
-        "  schedule  1:1, after a warm-up of 1 epochs",
+        "  schedule  1:1, after a warm-up of 1 epoch",
         "  position  batch 4 of 10 in epoch 2 of 9 comes next, as BP; 13 of 90 batches are done",
         "  sites     3: 0, 1, 3",
     ]

@@ -123,7 +123,7 @@ def test_a_run_of_one_epoch_is_told_of_a_warm_up_in_batches() -> None:
     with pytest.raises(OptionError) as caught:
         parse_schedule("ladder", 1)
     assert str(caught.value) == (
-        "warm-up of 1 epochs does not fit a run of 1: nothing would be predicted. "
+        "warm-up of 1 epoch does not fit a run of 1: nothing would be predicted. "
         "Give more epochs, a warm-up of 0, or one in batches."
     )
 

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any
@@ -74,16 +74,24 @@ def run_with_progress(session: Session, loop: Loop, *, log: Sequence[str] = ()) 
     if session.quiet:
         return summary
     console.print(summary_table(summary, session.task.all_metrics))
-    loss = loop.rows[-1]["train_loss"]
-    if loss is None or not loss <= DIVERGED:
-        ended = "is not a number" if loss is None or loss != loss else f"ended at {loss:.3g}"
-        console.print(f"Training diverged: the training loss {ended}. Lower --lr, which was {session.config.lr:g}.")
+    if fault := divergence(loop.rows):
+        console.print(f"Training diverged: {fault}. Lower --lr, which was {session.config.lr:g}.", soft_wrap=True)
     console.print(f"Run folder: {escaped(loop.folder.path)}", highlight=False, soft_wrap=True)
     return summary
 
 
 DIVERGED = 1e6
 """A training loss above this, or one that is not a number, is that of a run that diverged."""
+
+
+def divergence(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return in which epoch the training loss grew beyond all limits; nothing if it did not."""
+    for row in rows:
+        loss = row["train_loss"]
+        if loss is None or not loss <= DIVERGED:
+            reached = "is not a number" if loss is None or loss != loss else f"is {loss:.3g}"
+            return f"the training loss {reached} in epoch {row['epoch'] + 1}"
+    return ""
 
 
 class Observers:

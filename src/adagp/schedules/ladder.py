@@ -238,7 +238,10 @@ class WarmUp(Schedule):
     @property
     def description(self) -> str:
         """The schedule in words, with its warm-up."""
-        length = f"{self.batches} batches" if self.batches else f"{self.epochs} epochs"
+        if self.batches:
+            length = f"{self.batches} batch{'es' * (self.batches != 1)}"
+        else:
+            length = f"{self.epochs} epoch{'s' * (self.epochs != 1)}"
         return f"{self.schedule.description}, after a warm-up of {length}"
 
     @property

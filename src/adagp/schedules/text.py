@@ -81,7 +81,7 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
     length = form.warmup(epochs) if warmup is None else warmup
     if length >= epochs:
         raise OptionError(
-            f"warm-up of {length} epochs does not fit a run of {epochs}: nothing would be predicted. "
+            f"warm-up of {length} epoch{'s' * (length != 1)} does not fit a run of {epochs}: nothing would be predicted. "
             + (
                 "Give more epochs, a warm-up of 0, or one in batches."
                 if epochs == 1

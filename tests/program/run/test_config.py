@@ -225,7 +225,7 @@ def test_a_single_epoch_is_warmed_up_by_a_share_of_its_batches() -> None:
         fitted = TrainConfig(method=method, epochs=1).fit(44)
         assert (fitted.epochs, fitted.warmup_batches) == (1, 5)
         assert parsed(fitted.command()).fit(44) == fitted
-    with pytest.raises(OptionError, match="warm-up of 1 epochs does not fit a run of 1"):
+    with pytest.raises(OptionError, match="warm-up of 1 epoch does not fit a run of 1"):
         TrainConfig(epochs=1, warmup=1)
 
 
