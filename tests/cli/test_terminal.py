@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from adagp.cli.terminal import Terminal, table_of, write_table
+from adagp.cli.terminal import Terminal, fitting_widths, table_of, write_table
 
 COLUMNS = ("name", "size", "share", "what it is")
 ROWS = [
@@ -61,3 +61,11 @@ def test_numbers_stay_whole_in_eighty_columns() -> None:
     console.print(table_of(("layer", *["some long heading"] * 6), rows, box=None, padding=(0, 1, 0, 0)))
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().count("12,345,678") == 6
+
+
+def test_headings_are_folded_before_cells() -> None:
+    heads, rows = ["platform", "price without bubbles", "verdict"], [["cpu", "0.5", "too close to say"]]
+    assert fitting_widths(heads, rows, 100) == [8, 21, 16]
+    assert fitting_widths(heads, rows, 40) == [8, 7, 16]
+    assert fitting_widths(heads, rows, 30) == [8, 7, 7]  # too little: a cell is folded, and no word is split
+    assert fitting_widths([], [], 80) == []

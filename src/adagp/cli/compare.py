@@ -277,7 +277,7 @@ def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from adagp.cli.terminal import Terminal, longest_word
+    from adagp.cli.terminal import Terminal, fitting_widths
 
     console = Terminal()
     for sheet in sheets:
@@ -290,12 +290,9 @@ def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
             pad_edge=False,
             show_edge=False,
         )
-        widest = (max(map(len, column)) for column in zip(sheet.heads, *sheet.rows, strict=True))
-        tight = sum(widest) + 2 * len(sheet.heads) > console.width  # then cells are folded, but no number is split
-        for index, head in enumerate(sheet.heads):
+        widths = fitting_widths(sheet.heads, sheet.rows, console.width - 2 * len(sheet.heads))
+        for head, width in zip(sheet.heads, widths, strict=True):
             left = head in ("method", "platform", "verdict")
-            column = [head, *(row[index] for row in sheet.rows)]
-            width = longest_word(column) if tight else None
             table.add_column(head, justify="left" if left else "right", overflow="fold", width=width)
         for row in sheet.rows:
             table.add_row(*row)

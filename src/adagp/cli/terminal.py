@@ -34,6 +34,24 @@ def longest_word(cells: Iterable[str]) -> int:
     return max((len(word) for cell in cells for word in cell.split()), default=0)
 
 
+def fitting_widths(columns: Iterable[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Return the widths of columns that together take at most `room`, as far as no word is split.
+
+    Where there is too little room, headings are folded first, and then cells, those of the widest columns before others.
+    """
+    names = list(columns)
+    cells = [[row[index] for row in rows] for index in range(len(names))]
+    widths = [longest_word([name, *column]) for name, column in zip(names, cells, strict=True)]
+    for wanted in (
+        [max(map(len, column), default=0) for column in cells],
+        [len(name) for name in names],
+    ):
+        for index in sorted(range(len(names)), key=wanted.__getitem__):
+            if wanted[index] - widths[index] <= room - sum(widths):
+                widths[index] = max(widths[index], wanted[index])
+    return widths
+
+
 def table_of(columns: Iterable[str], rows: Iterable[Sequence[str]], left: Collection[str] = (), **look: Any) -> Table:
     """Return a table; the first column and those in `left` hold names, the others figures."""
     table, cells = Table(**look), list(rows)
