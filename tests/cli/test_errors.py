@@ -56,6 +56,7 @@ Refuses = Callable[..., str]
             f"unknown data set 'digit'. Did you mean 'digits'? Choose from: {listed(DATASETS)}.",
         ),
         ("--method", "adapg", f"unknown method 'adapg'. Did you mean 'adagp'? Choose from: {listed(METHODS)}."),
+        ("--method", "predicted", f"unknown method 'predicted'. Did you mean 'adagp'? Choose from: {listed(METHODS)}."),
         ("--optimizer", "xyz", "unknown optimizer 'xyz'. Choose from: adam, adamw, sgd."),
         ("--precision", "bfp0", "the precision 'bfp0' has 0 mantissa bits; it must be 1 to 24, or fp32."),
         ("--precision", "int8", f"cannot read the precision 'int8'. Allowed forms: {', '.join(precision_forms())}."),

@@ -146,7 +146,12 @@ class Method:
         return {option.name: option.default for option in self.options}
 
 
-METHODS: Registry[Method] = Registry("method", extensible=True)
+def _method_of(source: str) -> str | None:
+    """Return the method whose source plans call so, for whoever takes the one name for the other."""
+    return next((method.name for method in _all() if method.source == source), None)
+
+
+METHODS: Registry[Method] = Registry("method", extensible=True, suggest=_method_of)
 
 
 def add_method(method: Method) -> Method:
