@@ -29,7 +29,7 @@ from adagp.program.reproduce.verdict import Verdict
 
 pytestmark = pytest.mark.medium
 
-few = fuzzed(25, slow=150)
+few = fuzzed(25, slow=40)
 JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()
