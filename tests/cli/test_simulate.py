@@ -230,7 +230,13 @@ def test_a_replayed_run_has_the_size_of_its_images(write_run: Any) -> None:
 
 def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path) -> None:
     run = write_run("one")
+    wide = json.dumps(json.loads((run / "config.json").read_text()) | {"width": 1e9})
     for file, content, message in (
+        (
+            "config.json",
+            wide,
+            f"the run in '{run}' is damaged: 'width' in config.json is 1000000000.0; it must be at most 1000.",
+        ),
         ("config.json", "{}", f"the run in '{run}' does not say its model in config.json."),
         (
             "config.json",

@@ -16,7 +16,7 @@ from adagp.hw.workload import workload_from_json
 from adagp.models import MODELS
 from adagp.models.build import find_in_zoo
 from adagp.models.registry import BYTES, LANGUAGE, TRANSLATION, is_ours
-from adagp.program.run.config import check_trusted_code
+from adagp.program.run.config import CONFIG_OPTIONS, check_trusted_code
 from adagp.program.run.record import RunRecord, read_whole_run
 
 if TYPE_CHECKING:
@@ -194,6 +194,7 @@ def _replay(
 ) -> Origin:
     """The run's own model, unless another is named: what would this run's phases have been worth there?"""
     record = read_whole_run(folder, "replay")
+    _check_sizes(record, folder)
     name, dataset, width = model or record.model, record.dataset, record.width
     check_trusted_code({**record.config, "model": name}, folder, (model or "", method), trust=trust)
 
@@ -214,6 +215,17 @@ def _replay(
         record.phases[:length], record.batch_size, find_method(record.method).source, _recording(record, length)
     )
     return Origin(cache(workload), dataset, dataset_info(dataset).train, replay, length)
+
+
+def _check_sizes(record: RunRecord, folder: Path) -> None:
+    """Raise on sizes that no run can have: a model of any size would be traced."""
+    for option in (CONFIG_OPTIONS[name] for name in ("width", "image_size", "sequence_length", "batch_size")):
+        try:
+            if option.name in record.config:
+                option.check_type(record.config[option.name], "config.json")
+                option.check(record.config[option.name], f"'{option.name}' in config.json")
+        except OptionError as error:
+            raise RunError(f"the run in '{folder}' is damaged: {error}") from None
 
 
 def _length(record: RunRecord, target: float | None) -> int:
