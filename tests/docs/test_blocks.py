@@ -52,6 +52,8 @@ LONG = (
     "docs/methods/remap_program.md",
     "docs/rtl.md",
     "docs/cheat-sheet.md",
+    "docs/training.md",
+    "docs/measured/campaign/README.md",
 )
 """Documents whose commands take five seconds or more; those of the README take as long, but are what people try first."""
 Words = Sequence[str]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.marks import slow
 from torch import Tensor, nn
 
 import adagp
@@ -83,9 +84,9 @@ def test_a_share_of_one_is_backprop_bit_for_bit(norm: Callable[[int], nn.Module]
     ("predictor", "share", "select"),
     [
         ("feedback:correction=0", 0.5, "random"),
-        ("feedback:correction=0", 0.25, "error"),
-        ("dni:predictor_lr=0.01", 0.25, "random"),
-        ("adagp:predictor_lr=0.01", 0.5, "random"),
+        slow("feedback:correction=0", 0.25, "error"),
+        slow("dni:predictor_lr=0.01", 0.25, "random"),
+        slow("adagp:predictor_lr=0.01", 0.5, "random"),
     ],
 )
 def test_the_mean_over_many_splits_is_the_true_gradient(predictor: str, share: float, select: str) -> None:
