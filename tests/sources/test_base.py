@@ -1,6 +1,6 @@
 """The contract of a source, running norms, random numbers by step, gradient hooks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from adagp.core.plan import Step
+from adagp.errors import UsageError
 from adagp.layers.sites import Site, survey
 from adagp.sources import Source
 from adagp.sources.base import RunningNorms, on_gradient, step_generator
@@ -31,6 +32,21 @@ def test_a_source_needs_one_method_only(sites: tuple[Site, ...]) -> None:
     source.end_epoch()
     source.load_state_dict(source.state_dict())
     assert source.state_dict() == {}
+
+
+class Quick(Nothing):
+    """Learns without copies of the true gradients."""
+
+    def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
+        return lambda: None
+
+
+def test_overriding_a_method_that_is_not_called_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        type("Mine", (Quick,), {"observe": lambda self, sites, gradients: None})
+    assert str(caught.value) == (
+        "Mine overrides observe(), which is not called: Quick learns in prepare_learning(). Override that one."
+    )
 
 
 SITES = survey(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3)))).sites

@@ -229,6 +229,14 @@ class Source(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        if "observe" in vars(cls) and cls.prepare_learning not in (
+            Source.prepare_learning,
+            vars(cls).get("prepare_learning"),
+        ):
+            raise UsageError(
+                f"{cls.__name__} overrides observe(), which is not called: {cls.__mro__[1].__name__} learns in "
+                "prepare_learning(). Override that one."
+            )
         if "takes_spread" in vars(cls):
             warnings.warn("Source.takes_spread is now Source.takes_sharded.", DeprecationWarning, stacklevel=2)
             cls.takes_sharded = vars(cls)["takes_spread"]

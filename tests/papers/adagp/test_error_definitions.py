@@ -1,7 +1,9 @@
 import pytest
 import torch
+from torch import nn
 
-from adagp.papers.adagp.error_definitions import DEFINITIONS, figures
+import adagp
+from adagp.papers.adagp.error_definitions import DEFINITIONS, MeasuredSource, figures
 
 
 def test_definitions_by_hand() -> None:
@@ -28,3 +30,21 @@ def test_predicting_zero_has_100_percent_of_the_usual_mape() -> None:
     found = dict(zip(DEFINITIONS, figures(truth, torch.zeros(50)).tolist(), strict=True))
     assert found["mean of |t-p|/|t|"] == pytest.approx(100)
     assert found["mean of 2|t-p|/(|t|+|p|)"] == pytest.approx(200)
+
+
+def test_errors_are_measured_while_it_learns() -> None:
+    """The engine calls `prepare_learning`, not `observe`: a source that overrode the latter measured nothing."""
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    source = MeasuredSource(every=2)
+    trainer = adagp.attach(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        steps=5,
+        schedule="1:1",
+        warmup=4,
+        sources={"predicted": source},
+    )
+    for _ in range(4):
+        trainer.step(torch.randn(6, 4), torch.randint(0, 3, (6,)), nn.functional.cross_entropy)
+    assert {site: len(errors) for site, errors in source.errors.items()} == {"0": 2, "2": 2}
+    assert source.zeros.keys() == source.errors.keys()

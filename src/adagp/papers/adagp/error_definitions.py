@@ -79,7 +79,7 @@ class MeasuredSource(PredictedSource):
         self.zeros: dict[str, list[Tensor]] = {}
         self._batches = 0
 
-    def observe(self, sites: Sequence[Site], truths: Sequence[Tensor]) -> None:
+    def prepare_learning(self, sites: Sequence[Site], truths: Sequence[Tensor]) -> Callable[[], None]:
         """Measure the errors of every `every`-th batch, then learn."""
         if self._batches % self.every == 0:
             for site, truth, prediction in zip(sites, truths, self.produce(sites), strict=True):
@@ -87,7 +87,7 @@ class MeasuredSource(PredictedSource):
                     self.errors.setdefault(site.name, []).append(figures(truth, prediction))
                     self.zeros.setdefault(site.name, []).append(figures(truth, torch.zeros_like(truth)))
         self._batches += 1
-        super().observe(sites, truths)
+        return super().prepare_learning(sites, truths)
 
 
 @torch.no_grad()
