@@ -18,6 +18,7 @@ from adagp.program.reproduce.parts import Workspace
 from adagp.program.reproduce.published import Section, published
 from adagp.program.reproduce.training import LAST, RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import FAIR, Terms, Verdict, compare, compare_difference, judge
+from adagp.program.workloads import dataset_info
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,7 +87,6 @@ QUESTIONS = (
     ("feedback", "skip", "feedback_skip", "feedback more accurate than leaving the same batches out"),
 )
 """Method, what it is compared with, the claim, and the name of the verdict."""
-CLASSES = {"digits": 10, "cifar10": 10, "imagenette": 10, "tinyimagenet100": 100, "cifar100": 100, "imagenet": 1000}
 UNLEARNT = "backprop is hardly more accurate than guessing at this size, so differences say nothing"
 LEARNT = 1.5
 """Backprop has learnt something if it is so many times as accurate as guessing: nearly four standard errors of 500 images."""
@@ -247,7 +247,7 @@ def _published_gain(
 
 def _has_learnt(backprop: RunGroup, workspace: Workspace) -> bool:
     """Return whether backprop itself is well above guessing: below that, no method can be seen to be worse."""
-    return backprop.mean(workspace) >= LEARNT * 100 / CLASSES[backprop.options["dataset"]]
+    return backprop.mean(workspace) >= LEARNT * 100 / dataset_info(backprop.options["dataset"]).classes
 
 
 def _published_accuracy(workspace: Workspace, key: Key, runs: RunGroup) -> Verdict:

@@ -42,17 +42,27 @@ def _saved(content: Any) -> bytes:
     return buffer.getvalue()
 
 
+def _read(path: Path) -> tuple[Any, int]:
+    """Return what a file of torch holds, without running code of it, and its size; a foreign one can fail in any way."""
+    size = check_torch_archive(path)
+    return torch.load(path, map_location="cpu", weights_only=True), size
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Return the parts that `save_checkpoint` wrote. A damaged file, or one of another kind, is an error."""
     if not path.is_file():
         raise RunError(f"there is no checkpoint at '{path}' yet: nothing to resume.")
     try:
-        size = check_torch_archive(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state, size = _read(path)
         _check_sizes(state, size)
-    except Exception as error:  # a foreign file can make the reader fail in any way
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(f"cannot read the checkpoint '{path}': it is damaged or not a checkpoint ({reason}).") from None
+    except Exception as error:
+        raise RunError(
+            f"cannot read the checkpoint '{path}': it is damaged or not a checkpoint ({_first_line(error)})."
+        ) from None
     if not isinstance(state, dict) or state.get("format") not in (WITHOUT_DIGESTS, FORMAT):
         raise RunError(f"'{path}' is not an adagp checkpoint of format {WITHOUT_DIGESTS} or {FORMAT}.")
     parts = {name: part for name, part in state.items() if name not in _NOT_PARTS}
@@ -122,11 +132,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise OptionError(f"there is no file of weights at '{path}'.")
     try:
-        size = check_torch_archive(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a foreign file can make the reader fail in any way
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise OptionError(f"cannot read the weights '{path}': {reason.rstrip('.')}.") from None
+        state, size = _read(path)
+    except Exception as error:
+        raise OptionError(f"cannot read the weights '{path}': {_first_line(error).rstrip('.')}.") from None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise OptionError(f"'{path}' holds no state_dict: a table of tensors by name, as a run's model.pt.")
     for name, tensor in state.items():
