@@ -153,7 +153,7 @@ def load_plugin(name: str) -> None:
 
 def load_installed_plugins() -> None:
     """Load the plugins of installed packages."""
-    from importlib import metadata  # late: it takes longer to import than this package
+    from importlib import metadata  # late: only the command line loads plug-ins
 
     for point in metadata.entry_points(group=GROUP):
         with faults_as(OptionError, f"cannot load the installed plugin '{point.name}' ({point.value})"):

@@ -45,7 +45,7 @@ class MethodDemand:
             ("price of a GP batch", f"{self.gp_price:.2f} of a batch by backprop, in multiply-accumulates"),
             ("price of a BP batch", f"{self.bp_price:.2f}"),
         )
-        return [title, *(f"  {name:<32} {figure}" for name, figure in rows)]
+        return [title, *(f"  {name:<24} {figure}" for name, figure in rows)]
 
 
 @dataclass(frozen=True)
