@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from adagp.papers.adagp import AdaGP, PredictedLabels, Shuffled
     from adagp.papers.adagp.source import PredictedSource
     from adagp.papers.approximation import Random, TopK, Zero
-    from adagp.papers.approximation.topk import TopKSource
+    from adagp.papers.approximation.source import TopKSource
     from adagp.papers.control import Control
     from adagp.papers.dni import DNI, DNIDecoupled, DNILabels
     from adagp.papers.dni.source import SyntheticSource
@@ -179,7 +179,7 @@ _HOMES = {
         "adagp.papers.adagp": "AdaGP PredictedLabels Shuffled",
         "adagp.papers.adagp.source": "PredictedSource",
         "adagp.papers.approximation": "Random TopK Zero",
-        "adagp.papers.approximation.topk": "TopKSource",
+        "adagp.papers.approximation.source": "TopKSource",
         "adagp.papers.dni": "DNI DNIDecoupled DNILabels",
         "adagp.papers.dni.source": "SyntheticSource",
         "adagp.papers.control": "Control",

@@ -17,7 +17,7 @@ from adagp.cli import COMMANDS, load_command
 from adagp.cli.options import own_options
 from adagp.cli.rtl import COMMANDS as RTL_COMMANDS
 from adagp.core.options import Option
-from adagp.program.run.threads import MOST_THREADS
+from adagp.program.run.record import MOST_THREADS
 
 Program = Callable[..., Any]
 

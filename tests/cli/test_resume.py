@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from adagp.program.run.threads import MOST_THREADS
+from adagp.program.run.record import MOST_THREADS
 from adagp.program.train.checkpoint import load_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.medium

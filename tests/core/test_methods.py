@@ -97,7 +97,7 @@ def test_a_users_class_is_a_method(own: str) -> None:
     assert methods_with("damping") == [own]
     assert build_source(method, RunFacts(), {"damping": 0.25}).damping == 0.25  # type: ignore[attr-defined]
     assert default_source(own).damping == 0.5  # type: ignore[attr-defined]
-    assert find_method("adagp.papers.approximation.topk:TopKSource") is METHODS["topk"]
+    assert find_method("adagp.papers.approximation.source:TopKSource") is METHODS["topk"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from adagp.core.plan import Phase
 from adagp.engine.metrics import cosine
 from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError, UsageError
-from adagp.papers.approximation.topk import topk_gradient
+from adagp.papers.approximation.source import topk_gradient
 from adagp.schedules import Adaptive, Ladder, Rung, WarmUp
 
 INPUTS = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 import adagp
 from adagp.errors import AdagpError, AdagpWarning
 from adagp.layers.sites import survey
-from adagp.papers.approximation.topk import topk_gradient
+from adagp.papers.approximation.source import topk_gradient
 from adagp.schedules import Ladder, Rung, WarmUp
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's compiler has much to say

@@ -52,7 +52,7 @@ def test_the_names_that_type_checkers_know_are_those_of_the_table() -> None:
 def test_options_of_an_object_reach_the_source() -> None:
     trainer = attach(method=adagp.Feedback(features=3))
     assert trainer.sources["feedback"]._errors.most == 3  # type: ignore[attr-defined]
-    named = attach(method=adagp.NamedMethod("adagp.papers.approximation.topk:TopKSource", topk=5))
+    named = attach(method=adagp.NamedMethod("adagp.papers.approximation.source:TopKSource", topk=5))
     assert named.sources["topk"].k == 5  # type: ignore[attr-defined]
     assert repr(adagp.NamedMethod("topk", topk=5)) == "NamedMethod('topk', topk=5)"
 

@@ -15,7 +15,7 @@ from adagp.errors import AdagpError, ModelError, OptionError
 from adagp.layers.sites import survey
 from adagp.models import IMAGES, LANGUAGE, MODELS, ModelInfo, build_model, huggingface
 from adagp.models.build import find_in_zoo
-from adagp.models.huggingface_config import MODEL_TYPES
+from adagp.models.huggingface import MODEL_TYPES
 from adagp.tracing.tracer import trace_model
 
 USERS = """

@@ -63,7 +63,7 @@ def simulate_chips(
     if options.scaling is not None:
         report["scaling"] = {"kind": options.scaling, "rows": scaling(training, options.scaling)}
     if plot is not None:
-        from adagp.program.figures.chips import plot_chips
+        from adagp.program.figures.accelerator import plot_chips
 
         plot_chips(report, plot)
     if as_json:

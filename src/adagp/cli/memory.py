@@ -90,7 +90,7 @@ def model_memory(
         choices = cheapest_plan(memory, parse_capacity(settings.capacity), settings.offload_bandwidth * 1e9)
     curves = {"backprop": memory.moments(choices), f"GP batch, {source}": memory.predicted_moments(source)}
     if plot is not None:
-        from adagp.program.figures.memory import plot_memory
+        from adagp.program.figures.accelerator import plot_memory
 
         title = (
             f"{workload.name}, {settings.accumulate} x {memory.samples} samples: off-chip memory of a step, modelled"

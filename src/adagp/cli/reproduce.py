@@ -103,7 +103,7 @@ def _overview(names: list[str], records: Path | None, folder: Path) -> None:
     """Report on every budget from finished parts."""
     from adagp.program.reproduce.coverage import coverage_markdown
     from adagp.program.reproduce.experiment import choose
-    from adagp.program.reproduce.overview import write_overview
+    from adagp.program.reproduce.study import write_overview
 
     rows = write_overview(choose(names), records, folder)
     typer.echo(coverage_markdown(rows).partition("\n")[0])

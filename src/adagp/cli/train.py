@@ -16,7 +16,7 @@ from adagp.program.loggers import require_loggers
 from adagp.program.run import RunFolder, TrainConfig
 from adagp.program.run.config import CODE, PARALLEL, help_text, known_options, read_toml
 from adagp.program.run.folder import to_json, unused_path
-from adagp.program.run.threads import MOST_THREADS
+from adagp.program.run.record import MOST_THREADS
 
 if TYPE_CHECKING:
     from adagp.program.train.loop import Loop

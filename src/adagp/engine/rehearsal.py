@@ -1,21 +1,308 @@
-"""One BP and one GP batch of the user's own loop, to see what happens; everything is restored afterwards."""
+"""One BP and one GP batch of the user's own loop, to see what happens; everything is restored afterwards.
+
+A step changes more than the model: random numbers, loaders, schedulers, averages. What there is to save is found
+in the variables that the step's code names: those of its closure, globals, bound arguments and attributes of its object, and
+of the functions it calls. Objects with `state_dict` and `load_state_dict` (schedulers, other models and optimizers, averages of
+weights) are saved by these; random generators by their state; lists, dictionaries and sets by their members; tensors and
+arrays by their values; numbers and strings (counters) by the variables that hold them. Batches that were drawn from a torch
+`DataLoader` are given out again. A Python generator cannot be rewound, so a step that uses one is rejected.
+"""
 
 import copy
+import inspect
+import random
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from adagp.core.plan import BACKPROP_ALL, Plan, Step
 from adagp.engine.batch import Batch
 from adagp.engine.model_checks import Rehearsal
 from adagp.engine.trainer import Trainer
-from adagp.engine.user_state import UserState, recorded_loaders, saved_module, saved_optimizer
 from adagp.errors import UsageError
+
+LIBRARIES = frozenset({*sys.stdlib_module_names, "builtins", "adagp", "torch", "numpy"}) - {"__main__"}
+"""Packages whose functions and objects hold no state of a user's."""
+DEEPEST = 5
+"""How deep functions that call functions, and objects in objects, are searched."""
+
+
+class RandomStates:
+    """The state of torch's, Python's and NumPy's global random numbers."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        self._python = random.getstate()
+        self._numpy = np.random.get_state()  # the user's own numbers may come from there
+
+    def restore(self) -> None:
+        """Put them back."""
+        torch.set_rng_state(self._torch)
+        if self._devices:
+            torch.cuda.set_rng_state_all(self._devices)
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+
+
+class UserState:
+    """The state of the objects that `step` names, but for the `known` ones, which somebody else puts back."""
+
+    def __init__(self, step: Callable[[], object], known: list[object]) -> None:
+        self._random = RandomStates()
+        self._restorers: list[Callable[[], object]] = []
+        seen = {id(value) for value in known}
+        for name, value in (("step", step), *variables(step)):
+            if id(value) not in seen:
+                seen.add(id(value))
+                self._save(name, value)
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for restore in self._restorers:
+            restore()
+        self._random.restore()
+
+    def _save(self, name: str, value: Any) -> None:
+        if isinstance(value, torch.Generator):
+            self._restorers.append(partial(value.set_state, value.get_state()))
+        elif isinstance(value, random.Random):
+            self._restorers.append(partial(value.setstate, value.getstate()))
+        elif isinstance(value, np.random.Generator):
+            generator = value.bit_generator
+            self._restorers.append(partial(setattr, generator, "state", copy.deepcopy(generator.state)))
+        elif isinstance(value, nn.Module):
+            self._restorers.append(saved_module(value))
+        elif isinstance(value, torch.optim.Optimizer):
+            self._restorers.append(saved_optimizer(value))
+        elif isinstance(value, FunctionType):
+            self._restorers.append(saved_names(value))
+        elif isinstance(value, torch.Tensor | np.ndarray):
+            self._restorers.append(saved_values(value))
+        elif isinstance(value, list | dict | set | deque):
+            self._restorers.append(saved_container(value))
+        elif callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+            # A copy each time: some objects keep what they are given.
+            saved = copy.deepcopy(value.state_dict())
+            self._restorers.append(lambda: value.load_state_dict(copy.deepcopy(saved)))
+        elif hasattr(type(value), "__next__") and not isinstance(value, _BaseDataLoaderIter):
+            raise UsageError(
+                f"rehearse() was given a step that draws from '{name}', a {type(value).__name__}, which cannot be put back. "
+                "Draw a batch before, and let the step train on that one."
+            )
+        elif hasattr(value, "__dict__") and not _of_library(type(value)):
+            self._restorers.append(saved_numbers(vars(value)))
+
+
+PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.Tensor, np.ndarray)
+"""Values that a step replaces rather than changes: counters, for instance."""
+
+
+def saved_numbers(names: dict[str, Any], *, chosen: Collection[str] | None = None) -> Callable[[], None]:
+    """Return a function that gives the `chosen` names (None: all) their present values again, where these are plain ones."""
+    values = {
+        name: value for name, value in names.items() if isinstance(value, PLAIN) and (chosen is None or name in chosen)
+    }
+    return lambda: names.update(values)
+
+
+def saved_names(function: FunctionType) -> Callable[[], None]:
+    """Return a function that gives the variables of a closure, and the globals that it names, their plain values again."""
+    filled = [cell for cell in function.__closure__ or () if _is_filled(cell)]
+    cells = [(cell, cell.cell_contents) for cell in filled if isinstance(cell.cell_contents, PLAIN)]
+    numbers = saved_numbers(function.__globals__, chosen=function.__code__.co_names)
+
+    def restore() -> None:
+        numbers()
+        for cell, value in cells:
+            cell.cell_contents = value
+
+    return restore
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # the variable has no value yet
+        return False
+
+
+def saved_container(container: Any) -> Callable[[], None]:
+    """Return a function that gives a list, dictionary, set or deque its present members again."""
+    members = copy.copy(container)
+
+    def restore() -> None:
+        container.clear()
+        (container.extend if isinstance(container, list | deque) else container.update)(members)
+
+    return restore
+
+
+def saved_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """Return a function that puts the parameter groups and the state of an optimizer back, in the same dictionaries."""
+    groups = [(group, _copied(group)) for group in optimizer.param_groups]
+    state = {parameter: copy.deepcopy(entry) for parameter, entry in optimizer.state.items()}
+
+    def restore() -> None:
+        optimizer.param_groups[:] = [group for group, _ in groups]
+        for group, values in groups:
+            group.clear()
+            group.update(_copied(values))
+        optimizer.state.clear()
+        optimizer.state.update({parameter: copy.deepcopy(entry) for parameter, entry in state.items()})
+
+    return restore
+
+
+def _copied(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of a parameter group, with the parameters themselves."""
+    return {name: list(value) if name == "params" else copy.deepcopy(value) for name, value in group.items()}
+
+
+def saved_module(module: nn.Module) -> Callable[[], None]:
+    """Return a function that gives a module its present weights, buffers, modes and `requires_grad` again, in place."""
+    own = (*module.parameters(), *module.buffers())
+    tensors = [(tensor, tensor.detach().clone(), tensor.requires_grad) for tensor in own]
+    modes = [(part, part.training) for part in module.modules()]
+
+    @torch.no_grad()
+    def restore() -> None:
+        for tensor, value, learns in tensors:
+            tensor.copy_(value)
+            tensor.requires_grad_(learns)
+        for part, training in modes:
+            part.training = training
+
+    return restore
+
+
+def saved_values(values: Any) -> Callable[[], None]:
+    """Return a function that gives a tensor or an array its present values again, in place, if they were changed."""
+    is_tensor = isinstance(values, torch.Tensor)
+    saved = values.detach().clone() if is_tensor else values.copy()
+
+    @torch.no_grad()
+    def restore() -> None:
+        # What is read-only, expanded or of an inference mode cannot be written, and has not been.
+        if is_tensor and not torch.equal(values, saved):
+            values.copy_(saved)
+        elif not is_tensor and not np.array_equal(values, saved):
+            np.copyto(values, saved)
+
+    return restore
+
+
+def variables(step: Callable[..., object]) -> Iterator[tuple[str, object]]:
+    """Yield what the code of `step` names, and what the functions that it calls and its objects name, each with its name."""
+    yield from _of_callable(step, 0, set())
+
+
+def _of_callable(step: Callable[..., object], depth: int, seen: set[int]) -> Iterator[tuple[str, object]]:
+    if isinstance(step, partial):
+        arguments = {str(index): argument for index, argument in enumerate((step.func, *step.args))}
+        yield from _members({**arguments, **step.keywords}, depth, seen)
+    elif isinstance(step, MethodType):
+        yield from _members({"self": step.__self__, step.__name__: step.__func__}, depth, seen)
+    elif isinstance(step, FunctionType):
+        captured = inspect.getclosurevars(step)
+        yield from _members({**captured.globals, **captured.nonlocals}, depth, seen)
+    else:
+        yield from _members({"self": step, "call": type(step).__dict__.get("__call__")}, depth, seen)
+
+
+def _members(named: Mapping[str, object], depth: int, seen: set[int]) -> Iterator[tuple[str, object]]:
+    for name, value in named.items():
+        if id(value) in seen or isinstance(value, ModuleType | type):
+            continue
+        seen.add(id(value))
+        yield name, value
+        if depth == DEEPEST:
+            continue
+        if isinstance(value, list | tuple | dict):
+            parts = value.values() if isinstance(value, dict) else value
+            yield from _members({f"{name}[{index}]": part for index, part in enumerate(parts)}, depth + 1, seen)
+        elif (isinstance(value, FunctionType) and not _of_library(value)) or isinstance(value, MethodType | partial):
+            yield from _of_callable(value, depth + 1, seen)
+        elif not hasattr(value, "state_dict") and not _of_library(type(value)):
+            yield from _members(getattr(value, "__dict__", {}), depth + 1, seen)
+
+
+def _of_library(item: FunctionType | type) -> bool:
+    return str(item.__module__).partition(".")[0] in LIBRARIES
+
+
+Drawn = list[tuple[Any, RandomStates]]
+
+
+class Tape:
+    """Records what is drawn from loaders, so that each step of a rehearsal gets the same, and the training after it too."""
+
+    def __init__(self) -> None:
+        self._drawn: dict[_BaseDataLoaderIter, Drawn] = {}
+        self._positions: dict[_BaseDataLoaderIter, int] = {}
+
+    def rewind(self) -> None:
+        """Start again with the first batch."""
+        self._positions.clear()
+
+    def next(self, iterator: _BaseDataLoaderIter, draw: Callable[[_BaseDataLoaderIter], Any]) -> Any:
+        """Return the next batch of `iterator`: a recorded one, with the random numbers as they were after it, or a new one."""
+        drawn, position = self._drawn.setdefault(iterator, []), self._positions.get(iterator, 0)
+        self._positions[iterator] = position + 1
+        if position == len(drawn):
+            drawn.append((draw(iterator), RandomStates()))
+        return _restored_batch(drawn[position])
+
+    def hand_back(self) -> None:
+        """Let each iterator begin with what was drawn from it."""
+        for iterator, drawn in self._drawn.items():
+            if drawn:
+                _begin_with(iterator, drawn)
+
+
+def _restored_batch(drawn: tuple[Any, RandomStates]) -> Any:
+    item, states = drawn
+    states.restore()
+    return copy.deepcopy(item)  # the step may change it in place
+
+
+def _begin_with(iterator: _BaseDataLoaderIter, drawn: Drawn) -> None:
+    """Make `iterator` return `drawn` first, and then continue as before."""
+    kind = type(iterator)
+
+    class Rewound(kind):  # type: ignore[misc, valid-type]
+        def __next__(self) -> Any:
+            first = drawn.pop(0)
+            if not drawn:
+                self.__class__ = kind  # type: ignore[assignment]
+            return _restored_batch(first)
+
+    Rewound.__name__ = Rewound.__qualname__ = kind.__name__
+    iterator.__class__ = Rewound
+
+
+@contextmanager
+def recorded_loaders() -> Iterator[Tape]:
+    """Record what is drawn from torch's loaders inside the context; at its end they begin with that again."""
+    tape, draw = Tape(), _BaseDataLoaderIter.__next__
+    _BaseDataLoaderIter.__next__ = lambda self: tape.next(self, draw)  # type: ignore[method-assign]
+    try:
+        yield tape
+    finally:
+        _BaseDataLoaderIter.__next__ = draw  # type: ignore[method-assign]
+        tape.hand_back()
+
 
 SEARCHED = 1000
 """Epochs, and batches of each, in which a plan with a source is looked for."""
@@ -24,7 +311,7 @@ SEARCHED = 1000
 def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
     """Run `step`, which trains one batch, once as a BP and once as a GP batch, and put everything back bit by bit.
 
-    Both get the same batch of a loader and the same random numbers; see `adagp.engine.user_state` for what is put back.
+    Both get the same batch of a loader and the same random numbers; see `adagp.engine.rehearsal` for what is put back.
     """
     plan = first_plan(trainer)
     named = all_parameters(trainer)

@@ -1,4 +1,4 @@
-"""The Transformer of 3 encoder and 3 decoder layers that ADA-GP was tried on.
+"""The Transformer of 3 encoder and 3 decoder layers that ADA-GP was tried on, and a small vision transformer of its blocks.
 
 After Vaswani et al. (2017), with normalisation before each block instead of after it (Xiong et al. 2020), which needs no
 warm-up of the learning rate, and with one embedding for both languages and the answer (Press, Wolf 2017). The papers on
@@ -328,3 +328,33 @@ def _without_marks(scores: Tensor) -> Tensor:
 
 def _trim(pieces: list[int]) -> list[int]:
     return [piece for piece in pieces if piece not in (PAD, END)]
+
+
+PATCH, SIZE, LAYERS = 4, 128, 4
+
+
+def small_vit(name: str, classes: int, image: tuple[int, int, int], width: float) -> nn.Module:
+    """Return a model with `width` times 128 features a patch."""
+    size = scaled_size(SIZE, width)
+    return SmallVit(image[0], classes, size)
+
+
+class SmallVit(nn.Module):
+    """Returns class scores `(N, classes)` for images `(N, channels, height, width)`; sizes are cut to whole patches."""
+
+    def __init__(self, channels: int, classes: int, size: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(channels, size, PATCH, PATCH)
+        self.layers = nn.ModuleList(EncoderLayer(size, 4 * size, dropout=0.0) for _ in range(LAYERS))
+        self.norm = nn.LayerNorm(size)
+        self.head = nn.Linear(size, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the class scores."""
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        x = x + sinusoids(0, x.shape[1], x.shape[2], x.device)
+        everywhere = torch.ones(1, 1, 1, x.shape[1], dtype=torch.bool, device=x.device)
+        for layer in self.layers:
+            x = layer(x, everywhere)
+        scores: Tensor = self.head(self.norm(x).mean(1))
+        return scores

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from adagp.errors import ModelError, OptionError
 from adagp.papers.camel.duplex import TappedInput, ZeroConv2d, convolutions
-from adagp.papers.camel.faults import ReadFaults
 from adagp.papers.camel.reversible import ReversibleBlock, ReversibleChain
-from adagp.papers.camel.streams import BlockStream, FixedStream
+from adagp.papers.camel.streams import BlockStream, FixedStream, ReadFaults
 
 
 def chain(blocks: int = 3, channels: int = 4, gain: float = 0.5, **options: Any) -> ReversibleChain:

@@ -7,16 +7,28 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.marks import slow
 from torch import Tensor, nn
 
 import adagp
+from adagp.core.break_even import noise_limited_cost
 from adagp.core.plan import Step
 from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError, UsageError
 from adagp.layers.sites import survey
-from adagp.papers.control.error_selection import draw_by_norm, sample_norms
-from adagp.papers.control.source import ControlSource, GradientCovariances, read_predictor
+from adagp.papers.control.source import (
+    SMALLEST_SHARE,
+    UNIFORM_SHARE,
+    ControlSource,
+    GradientCovariances,
+    draw_by_norm,
+    inclusion_chances,
+    read_predictor,
+    rounded_share,
+    sample_norms,
+)
 from adagp.schedules import Ladder, Rung, WarmUp
 from adagp.sources.base import RunFacts, RunningNorms, step_generator
 
@@ -336,3 +348,58 @@ def test_what_control_cannot_do() -> None:
         OptionError, match="^source 'control' splits whole batches: it cannot serve some sites of a batch only.$"
     ):
         attached(small_model(), schedule="approx:1")
+
+
+NORMS = st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=40)
+
+
+@given(NORMS, st.floats(0, 1))
+def test_the_chances_add_up_and_none_is_above_one(values: list[float], share: float) -> None:
+    norms = torch.tensor(values, dtype=torch.float64)
+    count = max(1, round(share * len(values)))
+    chances = inclusion_chances(norms, count)
+    assert abs(float(chances.sum()) - count) < 1e-6
+    assert float(chances.max()) <= 1 + 1e-9
+    assert float(chances.min()) >= UNIFORM_SHARE * count / len(values) * (1 - 1e-9), "so weights are bounded"
+    order = norms.argsort()
+    assert bool((chances[order].diff() >= -1e-9).all()), "larger errors have larger chances"
+
+
+@given(NORMS, st.floats(0, 1), st.integers(0, 1000))
+def test_a_draw_has_as_many_samples_as_asked_for(values: list[float], share: float, seed: int) -> None:
+    count = max(1, round(share * len(values)))
+    drawn, weights = draw_by_norm(torch.tensor(values), count, torch.Generator().manual_seed(seed))
+    assert len(drawn) == len(set(drawn.tolist())) == len(weights) == count
+    assert drawn.tolist() == sorted(drawn.tolist())
+
+
+def test_the_mean_over_draws_is_the_mean_over_all() -> None:
+    generator = torch.Generator().manual_seed(0)
+    norms, values = torch.rand(20, generator=generator) ** 4, torch.randn(20, generator=generator)
+    means = []
+    for _ in range(4000):
+        drawn, weights = draw_by_norm(norms, 5, generator)
+        means.append(float((values[drawn] * weights).mean()))
+    estimates = torch.tensor(means)
+    error = float(estimates.std()) / len(means) ** 0.5
+    assert abs(float(estimates.mean() - values.mean())) < 4 * error
+
+
+def test_norms_are_over_all_outputs_of_a_sample() -> None:
+    errors = [torch.tensor([[3.0], [0.0]]), None, torch.tensor([[[4.0, 0.0]], [[0.0, 2.0]]])]
+    assert sample_norms(errors).tolist() == [5.0, 2.0]
+
+
+@given(st.floats(0, 1), st.floats(0.01, 0.99))
+def test_no_other_share_is_better(rho_squared: float, price: float) -> None:
+    shares = [SMALLEST_SHARE * step for step in range(1, 9)]
+    share = rounded_share(rho_squared, price)
+    assert share in shares
+    least = min(noise_limited_cost(rho_squared, price, other) for other in shares)
+    assert noise_limited_cost(rho_squared, price, share) <= least + 1e-12
+
+
+def test_the_share_is_below_1_where_the_correlation_exceeds_the_price() -> None:
+    assert rounded_share(0.39, 0.4) == 1
+    assert rounded_share(0.8, 0.4) < 1
+    assert rounded_share(1.0, 0.4) == SMALLEST_SHARE

@@ -13,8 +13,7 @@ from adagp.hw import Accelerator, scheduled_run, simulate
 from adagp.hw.simulate import predictor_weights
 from adagp.hw.workload import Convolution
 from adagp.papers.adagp.accelerator_experiments import BATCH
-from adagp.program.figures.style import subplots
-from adagp.program.reproduce.bars import grouped_bars
+from adagp.program.figures.style import grouped_bars, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adagp.errors import ToolError
 from adagp.papers.adagp.accelerator_experiments import EXACT, PREDICTING, SETS, average, simulations
 from adagp.papers.adagp.hardware import equal_pes
-from adagp.program.figures.style import subplots
-from adagp.program.reproduce.bars import grouped_bars
+from adagp.program.figures.style import grouped_bars, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import Number, Section, published

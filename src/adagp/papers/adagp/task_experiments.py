@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from adagp.core.methods import METHODS as ALL_METHODS
 from adagp.hw import Accelerator, simulate
 from adagp.papers.adagp.accelerator_experiments import EPOCHS, PREDICTING, paper_run
-from adagp.program.figures.style import subplots
-from adagp.program.reproduce.bars import grouped_bars
+from adagp.program.figures.style import grouped_bars, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published

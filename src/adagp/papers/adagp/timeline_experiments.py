@@ -12,8 +12,7 @@ from adagp.hw.simulate import DESIGNS
 from adagp.hw.stages import Duty, Predictions, Stage
 from adagp.hw.workload import Linear
 from adagp.papers.adagp.accelerator_experiments import BATCH, paper_run
-from adagp.program.figures.style import subplots
-from adagp.program.reproduce.bars import grouped_bars
+from adagp.program.figures.style import grouped_bars, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Workspace
 from adagp.program.reproduce.published import published

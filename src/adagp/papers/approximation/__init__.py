@@ -42,7 +42,7 @@ add_method(
     Method(
         "random",
         "approximation: weight gradients of some layers are random",
-        "adagp.papers.approximation.random_gradient:RandomSource",
+        "adagp.papers.approximation.source:RandomSource",
         typed=Random,
         schedule="approx:2",
         accelerator=AcceleratorWork(exchange="none"),
@@ -53,7 +53,7 @@ add_method(
     Method(
         "topk",
         "approximation: from the positions of largest output gradient",
-        "adagp.papers.approximation.topk:TopKSource",
+        "adagp.papers.approximation.source:TopKSource",
         schedule="approx:2",
         typed=TopK,
         accelerator=AcceleratorWork("adagp.papers.approximation.hardware:top_one_gradient", input_gradients=True),
@@ -61,5 +61,4 @@ add_method(
 )
 provide("experiment", "adagp.papers.approximation.experiments")
 provide("experiment", "adagp.papers.approximation.kernels")
-provide("experiment", "adagp.papers.approximation.statements")
 provide("published", __name__)

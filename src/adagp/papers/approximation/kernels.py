@@ -6,8 +6,7 @@ from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from adagp.program.figures.style import subplots
-from adagp.program.reproduce.bars import grouped_bars
+from adagp.program.figures.style import grouped_bars, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import Number, Section, published
@@ -32,7 +31,7 @@ def time_kernels(part: Part, workspace: Workspace) -> dict[str, Any]:
     from torch.nn.grad import conv2d_weight
 
     from adagp.layers.sites import survey
-    from adagp.papers.approximation.topk import topk_gradient
+    from adagp.papers.approximation.source import topk_gradient
 
     if workspace.device == "cpu":
         torch.set_num_threads(1)

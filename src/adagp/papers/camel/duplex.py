@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from adagp.errors import ModelError, OptionError, unknown_name
 from adagp.models.build import build_model, find_in_zoo, materialise
 from adagp.models.registry import IMAGES, MODELS
-from adagp.papers.camel.faults import ReadFaults
 from adagp.papers.camel.reversible import ReversibleBlock, ReversibleChain
+from adagp.papers.camel.streams import ReadFaults
 from adagp.program.train.checkpoint import load_weights, read_weights
 
 SIZE = 8

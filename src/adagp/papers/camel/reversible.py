@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from adagp.errors import ModelError
-from adagp.papers.camel.faults import ReadFaults
-from adagp.papers.camel.streams import Stream, find_stream
+from adagp.papers.camel.streams import ReadFaults, Stream, find_stream
 
 MEASURED_EVERY = 10
 """Every Nth batch is compared with its true inputs."""

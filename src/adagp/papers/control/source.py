@@ -13,8 +13,10 @@ The factor c is the one that makes the noise least, Cov(T, P) / Var(P) of each s
 would add noise where predictions are poor.
 
 Samples need not be drawn alike. With `select="error"` all are predicted first, and a sample is trained by backprop with a
-probability p that grows with its error at the output (`error_selection.py`). In T and P it then counts 1 / p times, which keeps
+probability p that grows with its error at the output. In T and P it then counts 1 / p times, which keeps
 both right on average; P' - P becomes what P lacks of the prediction for all.
+The norm of a sample's gradient is about that of its error at the output, times a factor that is much the same for all samples:
+sampling by the error's norm is near to sampling by the gradient's, which makes the noise of a mean least.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,17 +26,67 @@ from typing import Any, Self
 import torch
 from torch import Size, Tensor
 
+from adagp.core.break_even import best_share, noise_limited_cost
 from adagp.core.plan import Step
 from adagp.errors import OptionError
 from adagp.layers.sites import Site
 from adagp.layers.weights import whole
-from adagp.papers.control.error_selection import draw_by_norm, sample_norms
 from adagp.papers.control.options import ERROR, RANDOM, parse_predictor, read_share
-from adagp.papers.control.share import best_share
 from adagp.sources.base import BatchContext, ModelCall, RunFacts, RunningNorms, Source, build_source, step_generator
 from adagp.sources.demand import Demand, TrialCall, chain_macs, weight_bytes, weight_gradient_macs
 from adagp.sources.mixed import MixedSource
 from adagp.sources.split import SplitSource
+
+SMALLEST_SHARE = 1 / 8
+"""Shares are multiples of this: few sizes of parts, and never so few true samples that the fit starves."""
+UNIFORM_SHARE = 0.2
+"""Part of the probability that all samples share alike, so that no weight exceeds that of plain sampling five times."""
+
+
+def rounded_share(rho_squared: float, price: float) -> float:
+    """Return the multiple of `SMALLEST_SHARE` with the least noise at equal cost: 1 where prediction does not pay."""
+    rho_squared = min(max(rho_squared, 0.0), 1.0)
+    steps = round(1 / SMALLEST_SHARE)
+    below = int(best_share(rho_squared, price) * steps)
+    nearest = {max(1, min(steps, below + up)) / steps for up in (0, 1)}
+    return min(nearest, key=lambda share: noise_limited_cost(rho_squared, price, share))
+
+
+def sample_norms(errors: Sequence[Tensor | None]) -> Tensor:
+    """Return the norm of each sample's error over all outputs of a forward call; samples are the first axis."""
+    squares = [error.float().flatten(1).square().sum(1) for error in errors if error is not None]
+    return torch.stack(squares).sum(0).sqrt()
+
+
+def draw_by_norm(norms: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw `count` samples, those with large norms more often; return their indices, and the weight of each.
+
+    The weights are those in a mean over the drawn samples: with them its expectation is the mean over all samples.
+    """
+    chances = inclusion_chances(norms.double().cpu(), count)
+    order = torch.randperm(len(chances), generator=generator)
+    # Systematic sampling: a comb of distance 1 with a random offset, over the chances laid end to end.
+    offset = torch.rand((), generator=generator, dtype=torch.float64)
+    teeth = (chances[order].cumsum(0) - offset).ceil().clamp(0, count)
+    teeth[-1] = count  # rounding of the sum must not lose the last tooth
+    drawn = order[teeth.diff(prepend=teeth.new_zeros(1)) > 0].sort().values
+    return drawn, (len(drawn) / len(chances) / chances[drawn]).float()
+
+
+def inclusion_chances(norms: Tensor, count: int) -> Tensor:
+    """Return the probability of each sample to be among `count` drawn ones: they add up to it, and none is above 1."""
+    total = norms.sum()
+    even = torch.full_like(norms, 1 / len(norms))
+    scores = UNIFORM_SHARE * even + (1 - UNIFORM_SHARE) * (norms / total if total > 0 else even)
+    certain = torch.zeros_like(norms, dtype=torch.bool)
+    while True:
+        left = count - int(certain.sum())
+        chances = torch.where(certain, 1.0, left * scores / scores[~certain].sum())
+        above = (chances > 1) & ~certain
+        if not above.any():
+            return chances
+        certain |= above
+
 
 MEASURE_EVERY = 5
 """BP batches of which one is measured where nothing is predicted: before the first split, and where splitting does not pay."""
@@ -123,7 +175,7 @@ class ControlSource(MixedSource, SplitSource):
         """Return the share of the next batch to train by backprop."""
         if self.true_share is not None:
             return self.true_share
-        return best_share(self._covariances.rho_squared(), self.price)
+        return rounded_share(self._covariances.rho_squared(), self.price)
 
     def split(self, step: Step, samples: int) -> tuple[Tensor, Tensor] | None:
         """Draw the samples to train by backprop; None: all."""

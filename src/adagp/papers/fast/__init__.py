@@ -5,6 +5,5 @@ from adagp.core.registry import provide
 provide("precision", "adagp.papers.fast.precision")
 provide("design", "adagp.papers.fast.hardware")
 provide("experiment", "adagp.papers.fast.experiments")
-provide("experiment", "adagp.papers.fast.hardware_experiments")
 provide("published", __name__)
 provide("number format", "adagp.papers.fast.rtl")

@@ -2,9 +2,11 @@
 
 What is kept of a layer grows with its maps: for each feature two patterns as large as a sample's output, and a mixed input. The
 expected gradient of a map varies slowly from position to position, so a coarser grid loses little of it.
+
+From the same sizes `feedback_demand` counts the memory and the work of the method.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -12,7 +14,7 @@ import torch.nn.functional as F
 from torch import Size, Tensor
 
 from adagp.layers.sites import Site
-from adagp.sources.demand import NUMBER_BYTES
+from adagp.sources.demand import NUMBER_BYTES, Demand, TrialCall
 
 SMALL_MEMORY = 2**26
 """Bytes up to which maps are kept as they are, however small the weights."""
@@ -103,3 +105,31 @@ def repeated(maps: Tensor, blocks: Blocks, shape: Size) -> Tensor:
     for axis, size in enumerate(shape[2:], 2):
         maps = maps.narrow(axis, 0, size)
     return maps
+
+
+def feedback_demand(
+    calls: Sequence[TrialCall], features: int, limit: float, learned: float, corrected: float
+) -> Demand:
+    """Return what feedback takes with K `features`; `learned` and `corrected` are the shares of BP batches that update it.
+
+    A BP batch sums K + 1 weighted rows of output gradients and of inputs. A GP batch keeps the inputs until the error is there,
+    mixes K + 1 of them, and takes the weight gradient of K + 2 rows in place of all.
+    """
+    maps = [KeptMaps(call.site, call.output, call.inputs if corrected else None) for call in calls]
+    unique = list({kept.site: kept for kept in maps}.values())
+    side = largest_side(unique, features, limit)
+    outputs = [kept.output_numbers(side) for kept in maps]
+    inputs = [kept.input_numbers(side) for kept in maps]
+    whole = [call.inputs.numel() // call.rows for call in calls]
+    rows = [call.rows for call in calls]
+    learning = sum(count * number for count, number in zip(rows, outputs, strict=True))
+    correcting = sum(count * number for count, number in zip(rows, inputs, strict=True))
+    mixing = sum(call.inputs.numel() for call in calls)
+    gradients = sum(call.macs // call.rows for call in calls)
+    return Demand(
+        state=kept_bytes(unique, features, side),
+        bp_bytes=NUMBER_BYTES * (features + 1) * (sum(outputs) + sum(inputs)),
+        gp_bytes=NUMBER_BYTES * (mixing + (features + 2) * sum(whole)),
+        bp_macs=round((features + 1) * (learned * learning + corrected * correcting)),
+        gp_macs=(features + 1) * mixing + (features + 2) * gradients,
+    )

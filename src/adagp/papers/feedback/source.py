@@ -16,9 +16,8 @@ from adagp.errors import AdagpWarning, OptionError
 from adagp.layers.sites import Site
 from adagp.layers.weights import blank, sharded_like
 from adagp.papers.feedback.data_parallel import LocalCall, join_calls
-from adagp.papers.feedback.demand import feedback_demand
 from adagp.papers.feedback.error_features import ErrorFeatures, SampleAxes, is_ambiguous, is_other_sequence, rows_for
-from adagp.papers.feedback.pooling import KeptMaps, kept_bytes, largest_side
+from adagp.papers.feedback.pooling import KeptMaps, feedback_demand, kept_bytes, largest_side
 from adagp.papers.feedback.regression import (
     BiasCorrection,
     CrossSums,

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adagp.hw.workload import Elementwise
-from adagp.papers.lecture.backward import (
+from adagp.papers.lecture.systolic import (
     Array,
+    SystolicArray,
     attention_backward,
     normalisation_backward,
     normalised,
@@ -15,9 +16,7 @@ from adagp.papers.lecture.backward import (
     softmax,
     softmax_jacobian,
 )
-from adagp.papers.lecture.systolic import SystolicArray
-from adagp.program.figures.style import subplots
-from adagp.program.reproduce.bars import grouped_bars
+from adagp.program.figures.style import grouped_bars, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
 from adagp.program.reproduce.parts import Workspace
 from adagp.program.reproduce.published import published

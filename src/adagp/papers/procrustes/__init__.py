@@ -73,5 +73,4 @@ WEIGHT_UPDATE_HOOKS.add(
 )
 provide("system", "adagp.papers.procrustes.hardware")
 provide("experiment", "adagp.papers.procrustes.experiments")
-provide("experiment", "adagp.papers.procrustes.mask_experiments")
 provide("published", __name__)

@@ -12,8 +12,8 @@ DropBack: Golub, Lemieux, Lis, arXiv 1806.06949. Decay and estimated threshold: 
 2009.10976.
 """
 
-from collections.abc import Mapping
-from math import isfinite
+from collections.abc import Callable, Mapping, Sequence
+from math import exp, isfinite, log1p
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,128 @@ from adagp.core.plan import Step
 from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import OptionError, unknown_name
 from adagp.layers.sites import Survey
-from adagp.papers.procrustes.initial import InitialWeights, Regenerate
-from adagp.papers.procrustes.quantile import QuantileEstimate, keep_largest
+
+LARGEST_RATE = 1e-3
+CHUNK = 4096
+SMALLEST_CHUNK = 64
+LEAST = 1e-30
+"""The estimate never falls below it: from zero it could not rise again."""
+
+
+def keep_largest(sizes: Sequence[Tensor], count: int) -> list[Tensor]:
+    """Return masks of the `count` largest of all sizes: those above the `count`-th largest, and of those equal to it the
+    first ones in order. What is zero is never kept."""
+    flat = torch.cat([size.reshape(-1) for size in sizes])
+    count = min(count, flat.numel())
+    if count == 0:
+        return [torch.zeros_like(size, dtype=torch.bool) for size in sizes]
+    threshold = flat.kthvalue(flat.numel() - count + 1).values
+    mask = flat > threshold
+    equal = (flat == threshold).nonzero().reshape(-1)
+    mask[equal[: count - int(mask.sum())]] = True
+    mask &= flat > 0
+    parts = mask.split([size.numel() for size in sizes])
+    return [part.view(size.shape) for part, size in zip(parts, sizes, strict=True)]
+
+
+class QuantileEstimate:
+    """A running estimate of the quantile `below` (0 to 1) of positive numbers, by the multiplicative rule of Yazidi and Hammer.
+
+    Each number above the estimate raises it by a factor `1 + rate * below`, each other one lowers it by
+    `1 - rate * (1 - below)`; in balance a share `below` lies below. Numbers are compared in chunks with the estimate at the
+    chunk's begin, and the chunk's factors are applied at once: two vector operations instead of a loop. The estimate is
+    carried on from pass to pass. Where the published code leaves a choice, this is ours: `rate` is 10 / the kept number, at
+    most 1e-3, so that one pass can correct a start that is too high by exp(10).
+    """
+
+    def __init__(self, below: float, count: int, *, start: float = 1e-2, rate: float | None = None) -> None:
+        self.below = below
+        self.rate = min(LARGEST_RATE, 10 / max(1, count)) if rate is None else rate
+        self.value = start
+        self.chunk = int(min(CHUNK, max(SMALLEST_CHUNK, 0.5 / self.rate)))
+        self._raise = log1p(self.rate * below)
+        self._lower = log1p(-self.rate * (1 - below))
+
+    def masks(self, sizes: Sequence[Tensor]) -> list[Tensor]:
+        """Return masks of the numbers above the estimate as it was when they came, from the last tensor to the first."""
+        masks = [self._pass(part) for part in reversed(sizes)]
+        return masks[::-1]
+
+    def _pass(self, sizes: Tensor) -> Tensor:
+        flat = sizes.reshape(-1)
+        passed = torch.empty_like(flat, dtype=torch.bool)
+        for numbers, mask in zip(reversed(flat.split(self.chunk)), reversed(passed.split(self.chunk)), strict=True):
+            torch.gt(numbers, self.value, out=mask)
+            above = int(mask.sum())
+            factor = exp(self._raise * above + self._lower * (len(numbers) - above))
+            self.value = max(LEAST, self.value * factor)
+        return passed.view(sizes.shape)
+
+
+Regenerate = Callable[[], Mapping[str, Tensor]]
+"""Returns the initial value of every parameter by name, as drawn from the seed."""
+
+
+class InitialWeights:
+    """The values that parameters had in the beginning.
+
+    Without `regenerate` they are copied, and the copy is part of the state, until `free`. With it they need not be in any
+    checkpoint; `keep=False` stores no copy in memory either and draws them again for each use.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], regenerate: Regenerate | None = None, *, keep: bool = True
+    ) -> None:
+        self._parameters = dict(parameters)
+        self.regenerate = regenerate
+        self._keep = keep or regenerate is None
+        self._copy: dict[str, Tensor] | None = None
+        if self._keep:
+            self._copy = {name: weight.detach().clone() for name, weight in self._parameters.items()}
+
+    @property
+    def stored(self) -> int:
+        """Bytes of the copy."""
+        return sum(copy.numel() * copy.element_size() for copy in (self._copy or {}).values())
+
+    def read(self) -> dict[str, Tensor]:
+        """Return the initial values by name."""
+        if self._copy is not None:
+            return self._copy
+        if self.regenerate is None:
+            raise RuntimeError("the initial weights were freed")
+        drawn = self.regenerate()
+        initial = {
+            name: drawn[name].detach().to(weight.device).to(memory_format=_order(weight))
+            for name, weight in self._parameters.items()
+        }
+        if self._keep:
+            self._copy = initial
+        return initial
+
+    def free(self) -> None:
+        """Free the copy, which is no longer needed."""
+        self._copy = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the copy, if there is one that cannot be drawn again."""
+        return {} if self.regenerate is not None or self._copy is None else {"copy": dict(self._copy)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        if self.regenerate is not None:
+            self._copy = None
+        elif "copy" not in state:
+            self.free()
+        else:
+            saved: Mapping[str, Tensor] = state["copy"]
+            self._copy = {name: saved[name].to(weight.device) for name, weight in self._parameters.items()}
+
+
+def _order(parameter: Tensor) -> torch.memory_format:
+    last = parameter.dim() == 4 and not parameter.is_contiguous()
+    return torch.channels_last if last else torch.contiguous_format
+
 
 THRESHOLDS = ("estimate", "sort")
 RULES = ("accumulated", "magnitude")

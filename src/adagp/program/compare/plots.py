@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adagp.core.break_even import break_even_rho_squared
 from adagp.program.compare.comparison import BATCHES, SECONDS
-from adagp.program.compare.theory import break_even_rho_squared
 from adagp.program.compare.worth import PAYS, PAYS_NOT, UNCLEAR
 from adagp.program.compare.worth_map import MapPoint
 from adagp.program.figures.style import (

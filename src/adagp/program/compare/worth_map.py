@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from adagp.core.break_even import least_noise_limited_cost
 from adagp.core.escape import escaped
 from adagp.core.plan import Phase
 from adagp.errors import RunError
-from adagp.program.compare.theory import least_noise_limited_cost
 from adagp.program.compare.verdict import method_batch_sizes, read_report
 from adagp.program.compare.worth import PAYS, PAYS_NOT, UNCLEAR, WORTH, measured_price
 from adagp.program.run.documents import find_fault

@@ -1,4 +1,6 @@
-"""Figures of simulated accelerators: cycles, traffic and energy by layer, speed-up, roofline, and Pareto fronts."""
+"""Figures of simulated accelerators: cycles, traffic and energy by layer, speed-up, roofline, Pareto fronts, memory over time,
+and training on many chips.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -6,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adagp.hw.explore import OBJECTIVES, Point
+from adagp.hw.memory import Moment, peak
 from adagp.hw.report import layer_rows, operational_intensity
 from adagp.hw.simulate import Simulation
+from adagp.pipe.chips import TERMS
 from adagp.program.figures.style import (
     COLOURS,
     GREY,
@@ -23,6 +27,7 @@ from adagp.program.figures.style import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 ENERGY_PARTS = ("dram", "buffer", "predictor_memory", "network", "registers", "arithmetic", "clock", "leakage")
 """Components of the energy, in the order of the bars."""
@@ -271,3 +276,98 @@ def _front_panel(axes: "Axes", points: Sequence[Point], best: Sequence[Point], p
 def _scatter(axes: "Axes", points: Sequence[Point], objectives: Sequence[str], **options: Any) -> None:
     horizontal, vertical = ([getattr(point, OBJECTIVES[name]) for point in points] for name in objectives)
     axes.scatter(horizontal, vertical, **options)
+
+
+PARTS = (("fixed", "weights, state, gradients"), ("kept", "kept for later"), ("working", "in use"))
+
+
+def plot_memory(curves: Mapping[str, Sequence[Moment]], title: str, path: Path) -> None:
+    """Draw each step as a stack of areas over its cycles, on one scale."""
+    check_picture_path(path)
+    most = max(peak(moments).bytes for moments in curves.values()) / 1e6
+    longest = max(moments[-1].cycle for moments in curves.values())
+    with style():
+        figure, axes = subplots(1, len(curves), (8 * len(curves), 5))
+        for panel, (name, moments) in zip(axes[0], curves.items(), strict=True):
+            cycles = [moment.cycle for moment in moments]
+            sizes = [[getattr(moment, part) / 1e6 for moment in moments] for part, _ in PARTS]
+            labels = [label for _, label in PARTS]
+            panel.stackplot(cycles, sizes, labels=labels, colors=COLOURS[: len(PARTS)], step="post")
+            panel.set(
+                title=f"{name}: at most {peak(moments).bytes / 1e6:,.0f} MB",
+                xlabel="cycles",
+                ylabel="MB off chip",
+                ylim=(0, 1.05 * most),
+                xlim=(0, longest),
+            )
+        legend_beside(axes[0][-1])
+        figure.suptitle(title)
+        save(figure, path)
+
+
+TERM_COLOURS = dict(zip(TERMS, (COLOURS[0], GREY, *COLOURS[1:6]), strict=True))
+BATCHES = (("backprop", "backprop"), ("BP and\nlearning", "bp"), ("GP", "gp"))
+
+
+def plot_chips(report: Mapping[str, Any], path: Path) -> None:
+    """Draw the report of a training on many chips: its terms and, if it has any, its scaling."""
+    check_picture_path(path)
+    scaled = report.get("scaling")
+    with style():
+        figure, (axes,) = subplots(1, 3 if scaled else 1, (15 if scaled else 6, 4.4))
+        _draw_terms(axes[0], report)
+        if scaled:
+            _draw_times(axes[1], scaled["rows"])
+            _draw_efficiency(axes[2], scaled["rows"], scaled["kind"])
+        else:
+            legend_beside(axes[0])
+        figure.suptitle(
+            f"{report['model']}, batch {report['batch']:,}, {report['chips']} chips ({report['parallel']}), "
+            f"{report['fabric']}: modelled"
+        )
+        save(figure, path)
+
+
+def _draw_terms(axis: "Axes", report: Mapping[str, Any]) -> None:
+    shown = [(label, report[key]["terms"]) for label, key in BATCHES if key in report]
+    bottoms = [0.0] * len(shown)
+    for term in TERMS:
+        heights = [max(0.0, terms[term]) * 1e3 for _, terms in shown]
+        if any(heights):
+            axis.bar(range(len(shown)), heights, bottom=bottoms, color=TERM_COLOURS[term], label=term, width=0.6)
+            bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+    axis.set_xticks(range(len(shown)), [label for label, _ in shown])
+    axis.set(ylabel="milliseconds of a batch", title="a batch, term by term", ylim=(0, max(bottoms) * 1.3))
+    axis.legend(loc="upper right", ncols=2, fontsize=8)
+
+
+def _draw_times(axis: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
+    for number, (label, name) in enumerate((("backprop", "backprop"), ("BP and learning", "bp"), ("GP", "gp"))):
+        _draw_line(axis, [row[f"{name}_seconds"] for row in rows], label, COLOURS[number], 1e3)
+    axis.set_yscale("log")
+    axis.set(ylabel="milliseconds of a batch", title="time")
+    _label_chips(axis, rows)
+
+
+def _draw_efficiency(axis: "Axes", rows: Sequence[Mapping[str, Any]], kind: str) -> None:
+    for label, name, colour in (
+        ("efficiency of backprop", "backprop_efficiency", COLOURS[0]),
+        ("efficiency of GP", "gp_efficiency", COLOURS[2]),
+        ("GP batch over backprop", "gp_to_backprop", COLOURS[1]),
+    ):
+        _draw_line(axis, [row[name] for row in rows], label, colour)
+    axis.set(title=f"{kind} scaling")
+    axis.set_ylim(bottom=0)
+    _label_chips(axis, rows)
+
+
+def _draw_line(axis: "Axes", values: Sequence[float | None], label: str, colour: str, unit: float = 1.0) -> None:
+    known = [unit * value for value in values if value is not None]
+    if len(known) == len(values):
+        axis.plot(range(len(known)), known, "o-", color=colour, label=label)
+
+
+def _label_chips(axis: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
+    axis.set_xticks(range(len(rows)), [f"{row['chips']:,}" for row in rows])
+    axis.set_xlabel("chips")
+    axis.legend()

@@ -465,3 +465,34 @@ def _listed(word: str, numbers: Sequence[str]) -> str:
     """Return `epoch 3`, `epochs 3, 4` or, where there are many, the first few of them."""
     first = ", ".join(numbers[:5]) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
     return f"{word}{'s' if len(numbers) > 1 else ''} {first}"
+
+
+MOST_THREADS = max(64, os.cpu_count() or 1)
+"""More than this many threads gain nothing, and some systems cannot even start them."""
+
+
+def recorded_threads(folder: RunFolder) -> int | None:
+    """Return the number of CPU threads that the run in `folder` was started with, if it is recorded."""
+    threads = folder.read_json(CONFIG).get("threads")
+    if threads is None and (folder.path / "versions.json").is_file():  # a run of version 0.1
+        threads = folder.read_json("versions.json").get("threads")
+    return threads if type(threads) is int and threads > 0 else None
+
+
+def resumed_threads(folder: RunFolder, chosen: int | None, current: int) -> tuple[int, str | None]:
+    """Return how many threads continue the run in `folder`, and a sentence for the user if that is not `current`.
+
+    `chosen` is the user's number, if there is one; `current` is what torch uses otherwise.
+    """
+    recorded = recorded_threads(folder)
+    if recorded is None:
+        return chosen or current, None
+    if chosen is not None:
+        note = f"The run was started with {recorded} CPU threads; with {chosen} its results differ by rounding."
+        return chosen, note if chosen != recorded else None
+    if recorded > MOST_THREADS:
+        raise RunError(
+            f"the run in '{folder.path}' was started with {recorded} CPU threads; at most {MOST_THREADS} are possible here. "
+            "Give --threads; results then differ by rounding."
+        )
+    return recorded, f"CPU threads: {recorded}, as recorded in the run." if recorded != current else None

@@ -31,7 +31,7 @@ from adagp.errors import ModelError, OptionError
 from adagp.program.jobs import Stop, never, report_share
 from adagp.program.run.config import CODE, TrainConfig, check_trusted_code
 from adagp.program.run.folder import ProgressFile, RunFolder, RunProgress
-from adagp.program.run.threads import resumed_threads
+from adagp.program.run.record import resumed_threads
 from adagp.program.tasks.base import Task, build_task, check_evaluation, evaluated
 from adagp.program.train.checkpoint import save_weights
 from adagp.program.train.loop import (

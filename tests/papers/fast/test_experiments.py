@@ -1,7 +1,6 @@
 """Which runs of FAST's experiment can be timed on one array."""
 
-from adagp.papers.fast.experiments import arithmetics
-from adagp.papers.fast.hardware_experiments import timed_arithmetics
+from adagp.papers.fast.experiments import arithmetics, timed_arithmetics
 
 
 def test_runs_in_single_precision_for_some_layers_or_batches_are_not_timed() -> None:

@@ -5,14 +5,14 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from adagp.errors import OptionError
-from adagp.program.compare.theory import (
+from adagp.core.break_even import (
     best_share,
     break_even_rho_squared,
     least_noise_limited_cost,
     noise_limited_cost,
     relative_variance,
 )
+from adagp.errors import OptionError
 
 unit = st.floats(0, 1)
 inner = st.floats(0.01, 0.99)

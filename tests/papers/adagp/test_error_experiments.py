@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import adagp
-from adagp.papers.adagp.error_definitions import DEFINITIONS, MeasuredSource, figures
+from adagp.papers.adagp.error_experiments import DEFINITIONS, MeasuredSource, figures
 
 
 def test_definitions_by_hand() -> None:

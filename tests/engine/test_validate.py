@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import adagp
-from adagp.engine.method_demand import MethodDemand
+from adagp.engine.validate import MethodDemand
 from adagp.errors import OptionError
 
 
