@@ -94,6 +94,8 @@ def test_times() -> None:
     ]
     assert time_left(10, 0, 4) is None
     assert time_left(10, 1, 4) == 30
+    assert time_left(15, 0.002, 12) is None, "no 25 hours while the first of twelve short jobs starts"
+    assert time_left(15, 0.5, 12) == 345
 
 
 def test_the_first_signal_is_a_request_and_the_second_an_interrupt() -> None:

@@ -108,8 +108,11 @@ def clock_time(seconds: float) -> str:
 
 
 def time_left(elapsed: float, done: float, total: float) -> float | None:
-    """Return the seconds that the rest takes at the present speed; None before anything is done."""
-    return elapsed * (total - done) / done if done > 0 else None
+    """Return the seconds that the rest takes at the present speed; None before a twentieth of it or half a step is done.
+
+    Before that, what is measured is how long processes take to start: twelve jobs of seconds would show hours.
+    """
+    return elapsed * (total - done) / done if done > 0 and done >= min(total / 20, 0.5) else None
 
 
 IN_A_PIPE = 160
