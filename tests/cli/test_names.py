@@ -73,4 +73,4 @@ def test_pictures_and_reports(program: Program, run_writer: Callable[[Path], Any
 def test_a_run_in_a_folder_with_markup(program: Program, short: tuple[str, ...]) -> None:
     ended = program("train", *short, "--out", "[bold]it\n[/x]")
     assert ended.code == 0
-    assert ended.err.endswith("Run folder: [bold]it\\n[/x]\n")
+    assert "\nRun folder: [bold]it\\n[/x]\n" in ended.err

@@ -37,6 +37,7 @@ def test_constants_reach_the_timeline(program: Program) -> None:
 def test_the_text_shows_every_device(program: Program) -> None:
     out = program("pipeline", "--schedule", "chimera").out
     assert "0: F0 F1 ...F2 F4 F3 F5 F6 B6    F7 B7    ...B4    ......B5" in out
+    assert "\nA line per device over time: F forward, B backward, . idle.\n" in out
     assert "20 steps; bubble 20.0%; at most 4 micro-batches stored on a device; 1.600x speed-up over 32 steps" in out
 
 

@@ -19,6 +19,7 @@ def test_the_list_names_every_experiment() -> None:
     for name in EXPERIMENTS:
         assert name in ended.output
     assert "GPU days" in ended.output
+    assert "  lecture: Lecture 11: Hardware Accelerator for DNN Training (course slides;" in ended.output
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def test_a_finished_run_tells_its_result_again(program: Program, finished: Path)
     ended = program("train", "--resume", finished, "--json")
     assert ended.code == 0
     assert json.loads(ended.out) == json.loads((finished / "summary.json").read_text())
+    assert "This run is finished: there is nothing left to train.\n" in ended.err
 
 
 def test_unchanged_options_may_be_repeated(program: Program, finished: Path, short: tuple[str, ...]) -> None:

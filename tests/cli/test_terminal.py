@@ -69,3 +69,12 @@ def test_headings_are_folded_before_cells() -> None:
     assert fitting_widths(heads, rows, 40) == [8, 7, 16]
     assert fitting_widths(heads, rows, 30) == [8, 7, 7]  # too little: a cell is folded, and no word is split
     assert fitting_widths([], [], 80) == []
+
+
+def test_a_sentence_is_wrapped_between_words_in_a_terminal_only() -> None:
+    text = "a sentence that is wider than forty characters, which is not much"
+    wrapped, whole = io.StringIO(), io.StringIO()
+    Terminal(file=wrapped, width=40, force_terminal=True, color_system=None).say(text)
+    Terminal(file=whole, width=40).say(text)
+    assert wrapped.getvalue().split("\n") == ["a sentence that is wider than forty ", "characters, which is not much", ""]
+    assert whole.getvalue() == f"{text}\n"

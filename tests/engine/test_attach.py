@@ -38,9 +38,9 @@ def test_validate_tells_it_all() -> None:
     assert str(report) == "\n".join(
         [
             "2 sites, 124 weights: predicted in GP batches",
-            "  0                                Conv2d          4 samples x 27 gradients",
-            "  4                                Linear          2 samples x 8 gradients",
-            "5 other parameters, 28 numbers: frozen in GP batches, backprop in BP batches",
+            "  0                                Conv2d          4 x 27 weights",
+            "  4                                Linear          2 x 8 weights",
+            "5 other parameters, 28 values: frozen in GP batches",
             "  0.bias                           bias",
             "  1.weight                         normalisation",
             "  1.bias                           normalisation",

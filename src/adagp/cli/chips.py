@@ -13,7 +13,7 @@ from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Run, Workload
 from adagp.hw.links import Link
 from adagp.hw.stages import SUPPLIED
-from adagp.pipe.chips import TERMS, ChipTraining, Fabric, ManyChips, parse_fabric, parse_parallelism
+from adagp.pipe.chips import EXCHANGED, TERMS, ChipTraining, Fabric, ManyChips, parse_fabric, parse_parallelism
 from adagp.pipe.chips.report import chips_report, scaling
 
 DESIGN = "max"
@@ -81,14 +81,13 @@ def print_chips(report: dict[str, Any]) -> None:
     link = f"{report['link_gigabytes_per_second']:g} GB/s, {report['link_microseconds']:g} us"
     title = (
         f"{report['model']}: {report['chips']} chips ({report['parallel']}), {report['fabric']} of {link}; "
-        f"batch {report['batch']:,}, modelled milliseconds"
+        f"milliseconds of a batch of {report['batch']:,}, modelled"
     )
     columns = ("", *(name for name, _ in kinds))
-    console.print(table_of(columns, list(_time_rows(kinds)), title=title, title_justify="left"))
+    console.print(title, table_of(columns, list(_time_rows(kinds))), sep="\n")
     sent = list(_sent_rows(kinds))
     if sent:
-        title = "Megabytes that a chip puts into exchanges in a batch"
-        console.print(table_of(columns, sent, title=title, title_justify="left"))
+        console.print("Megabytes that a chip sends in a batch", table_of(columns, sent), sep="\n")
     memory = report["memory_bytes"]
     parts = ", ".join(f"{name} {amount / 1e6:,.1f}" for name, amount in memory.items() if name != "total")
     console.print(f"Memory of the chip that has most: {memory['total'] / 1e6:,.1f} MB ({parts}).", highlight=False)
@@ -102,16 +101,20 @@ def print_chips(report: dict[str, Any]) -> None:
     if "scaling" in report:
         rows = [_scaling_row(row) for row in report["scaling"]["rows"]]
         title = f"{report['scaling']['kind'].capitalize()} scaling over copies of the model, milliseconds"
-        console.print(table_of(SCALING_COLUMNS, rows, title=title, title_justify="left"))
+        console.print(title, table_of(SCALING_COLUMNS, rows), sep="\n")
 
 
 KINDS = (("backprop", "backprop"), ("BP and learning", "bp"), ("GP", "gp"))
 """Kinds of batches: their headings, and their names in the report."""
+TERM_NAMES = {term: f"exchange: {term}" for term in EXCHANGED} | {"source": "exchange: method"}
+"""What the rows of exchanges are called; the source is what the method itself exchanges."""
 
 
 def _time_rows(kinds: Sequence[tuple[str, dict[str, Any]]]) -> list[Sequence[str]]:
     used = [term for term in TERMS if any(abs(batch["terms"][term]) > 0 for _, batch in kinds)]
-    rows: list[Sequence[str]] = [(term, *(_milliseconds(batch["terms"][term]) for _, batch in kinds)) for term in used]
+    rows: list[Sequence[str]] = [
+        (TERM_NAMES.get(term, term), *(_milliseconds(batch["terms"][term]) for _, batch in kinds)) for term in used
+    ]
     return [*rows, ("all", *(_milliseconds(batch["seconds"]) for _, batch in kinds))]
 
 
@@ -125,7 +128,7 @@ def _sent_rows(kinds: Sequence[tuple[str, dict[str, Any]]]) -> list[Sequence[str
     return [(name, *(f"{batch['sent_bytes'].get(name, 0) / 1e6:,.4g}" for _, batch in kinds)) for name in names]
 
 
-SCALING_COLUMNS = ("chips", "batch", "backprop", "BP", "GP", "GP : backprop", "efficiency", "of GP")
+SCALING_COLUMNS = ("chips", "batch", "backprop", "BP", "GP", "GP / backprop", "efficiency", "GP efficiency")
 
 
 def _scaling_row(row: dict[str, Any]) -> Sequence[str]:

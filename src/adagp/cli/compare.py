@@ -265,7 +265,7 @@ def _show(document: dict[str, Any], out: Path) -> None:
     console = print_sheets(sheets(document))
     files = "comparison.md, report.json, runs.csv, methods.csv, sites.csv, pareto.png and .svg"
     files += ", worth.png and .svg" if document["worth"] else ""
-    console.print(f"{escaped(out)}: {files}\n", highlight=False, soft_wrap=True)
+    console.say(f"{escaped(out)}: {files}\n")
     for line in verdict_lines(document):
         console.print(line, highlight=False)
     command = shlex.join(["adagp", "report", str(out), "--out", str(out / "report.html")])
@@ -290,7 +290,7 @@ def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
             pad_edge=False,
             show_edge=False,
         )
-        widths = fitting_widths(sheet.heads, sheet.rows, console.width - 2 * len(sheet.heads))
+        widths = fitting_widths(sheet.heads, sheet.rows, console.width - 2 * (len(sheet.heads) - 1))
         for head, width in zip(sheet.heads, widths, strict=True):
             left = head in ("method", "platform", "verdict")
             table.add_column(head, justify="left" if left else "right", overflow="fold", width=width)
@@ -302,7 +302,7 @@ def print_sheets(sheets: "Sequence[Sheet]") -> "Terminal":
 
 def worth(
     comparisons: Annotated[
-        list[Path], typer.Argument(metavar="COMPARISON...", help="Folder of a finished adagp compare --curve ...")
+        list[Path], typer.Argument(metavar="COMPARISON", help="Folder of a finished adagp compare --curve ...")
     ],
     as_map: Annotated[
         bool,

@@ -23,7 +23,7 @@ from adagp.hw.settings import SETTINGS
 from adagp.pipe import PIPELINES, Costs, Program, Timeline, constant_costs, generate, parse_phases, parse_program
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import modelled_costs
-from adagp.program.figures.gantt import check_drawable, plot_gantt, text_gantt
+from adagp.program.figures.gantt import check_drawable, gantt_legend, plot_gantt, text_gantt
 from adagp.program.workloads import dataset_info, model_workload, sample_shape
 
 _PIPELINE, _MODEL = "Pipeline", "Model on accelerators"
@@ -193,6 +193,7 @@ def print_gantt(timeline: Timeline, report: dict[str, Any]) -> None:
     console = Terminal()
     for line in text_gantt(timeline, console.width):
         console.print(line, highlight=False)
+    console.print(f"A line per device over time: {gantt_legend(timeline)}.", highlight=False)
     parts = [f"{report['steps']:,.5g} steps", f"bubble {report['bubble_share']:.1%}"]
     parts.append(f"at most {max(report['peak_activations'])} micro-batches stored on a device")
     if "cycles" in report:

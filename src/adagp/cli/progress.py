@@ -1,6 +1,7 @@
 """Progress of a run, or of several jobs, on standard error: bars in a terminal, lines elsewhere; Ctrl-C; the final table."""
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -58,7 +59,9 @@ def run_with_progress(session: Session, loop: Loop, *, log: Sequence[str] = ()) 
     """Run to the end and return the summary. Ctrl-C stops after the running batch, with a checkpoint; twice, at once."""
     console = Terminal(stderr=True, quiet=session.quiet)
     if session.note:
-        console.print(session.note, soft_wrap=True)
+        console.say(session.note)
+    if loop.trainer.done == _total_batches(session):
+        console.say("This run is finished: there is nothing left to train.")
     with ExitStack() as stack:
         stop = stack.enter_context(StopFlag())
         observers: list[Observer] = [stack.enter_context(LiveProgress(console, session, loop))]
@@ -75,9 +78,18 @@ def run_with_progress(session: Session, loop: Loop, *, log: Sequence[str] = ()) 
         return summary
     console.print(summary_table(summary, session.task.all_metrics))
     if fault := divergence(loop.rows):
-        console.print(f"Training diverged: {fault}. Lower --lr, which was {session.config.lr:g}.", soft_wrap=True)
+        console.print(
+            f"Training diverged: {fault}. Lower --lr, which was {session.config.lr:g}.",
+            soft_wrap=not console.is_terminal,
+        )
     console.print(f"Run folder: {escaped(loop.folder.path)}", highlight=False, soft_wrap=True)
+    command = shlex.join(["adagp", "report", str(loop.folder.path), "--out", str(loop.folder.path / "report.html")])
+    console.print(f"Next: {escaped(command)}", highlight=False, soft_wrap=True)
     return summary
+
+
+def _total_batches(session: Session) -> int:
+    return session.config.batches or session.config.epochs * session.task.batches_per_epoch
 
 
 DIVERGED = 1e6
@@ -127,7 +139,7 @@ class LiveProgress:
         self._epochs = session.config.epochs
         self._metric = session.task.metric
         self._per_epoch = session.task.batches_per_epoch
-        self._batches = session.config.batches or self._epochs * self._per_epoch
+        self._batches = _total_batches(session)
         self._before = loop.trainer.done
         self._clock = clock
         self._pulse = Pulse(clock)
@@ -247,7 +259,7 @@ class JobProgress:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.say(text)
         self._pulse.beat()
 
     def begin(self, what: str, total: int, done: int = 0) -> None:

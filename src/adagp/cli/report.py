@@ -34,7 +34,8 @@ def report(
 
     page = out or Path("report.html")
     count = write_report(runs, page, phases)
-    typer.echo(f"{escaped(page)}: {count} run{'' if count == 1 else 's'}, {page.stat().st_size / 1e6:.1f} MB")
+    size = page.stat().st_size / 1e6
+    typer.echo(f"{escaped(page)}: {count} run{'' if count == 1 else 's'}, {size:.1f} MB. Open it in a browser.")
 
 
 def _check_without_watch(options: dict[str, object]) -> None:

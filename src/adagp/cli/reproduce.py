@@ -87,7 +87,7 @@ def reproduce(
         experiments = [experiment for experiment in experiments if experiment.name not in missing]
         if missing:
             text = ", ".join(f"{name} ({dataset})" for name, dataset in missing.items())
-            console.print(f"Left out, since their data sets are not on disk: {text}.", highlight=False, soft_wrap=True)
+            console.say(f"Left out, since their data sets are not on disk: {text}.")
     try:
         with StopFlag() as stop:
             workspace = Workspace(folder, data_dir, device, stop)
@@ -168,8 +168,9 @@ def _report(study: "Study", folder: Path) -> None:
 
 
 def _list() -> None:
-    from adagp.cli.terminal import print_table
+    from adagp.cli.terminal import Terminal, print_table
     from adagp.program.reproduce.experiment import BUDGETS, all_experiments
+    from adagp.program.reproduce.published import paper_titles
 
     rows = []
     for experiment in all_experiments():
@@ -178,9 +179,14 @@ def _list() -> None:
         rows.append((experiment.name, experiment.published.paper, *times, needs, experiment.shows))
     columns = ("experiment", "paper", *BUDGETS, "data at standard", "what it shows")
     print_table(columns, rows, right=tuple(BUDGETS))
-    typer.echo(
-        "Times are for one CPU and one experiment at a time; those of quick were measured, the others are estimates."
-    )
+    console, titles = Terminal(), paper_titles()
+    for line in (
+        "Times are for one CPU and one experiment at a time; those of quick were measured, the others are estimates.",
+        "Papers:",
+        *(f"  {paper}: {titles[paper]}" for paper in dict.fromkeys(row[1] for row in rows)),
+        "Next: adagp reproduce adagp-figure17",
+    ):
+        console.say(line)
 
 
 def _time(minutes: float | None) -> str:

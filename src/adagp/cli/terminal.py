@@ -28,6 +28,10 @@ class Terminal(Console):
         """Return what strings, table cells and titles become."""
         return super().render_str(escaped(text, lines=True), **options)
 
+    def say(self, text: str) -> None:
+        """Print a sentence: wrapped between words in a terminal, as one line elsewhere."""
+        self.print(text, soft_wrap=not self.is_terminal)
+
 
 def longest_word(cells: Iterable[str]) -> int:
     """Return the length of the longest word: a column that is as wide splits no number."""

@@ -151,7 +151,7 @@ class Validation:
         sites, rest = self._titles()
         lines = [sites]
         lines += [
-            f"  {site.name:<32} {type(site.module).__name__:<15} {site.rows} samples x {site.width} gradients"
+            f"  {site.name:<32} {type(site.module).__name__:<15} {site.rows:,} x {site.width:,} weights"
             for site in self.survey.sites
         ]
         lines.append(rest)
@@ -164,9 +164,11 @@ class Validation:
     def _repr_html_(self) -> str:
         """Return the same as two tables, for notebooks."""
         sites, rest = self._titles()
-        kinds = ((site.name, type(site.module).__name__, f"{site.rows}", f"{site.width}") for site in self.survey.sites)
+        kinds = (
+            (site.name, type(site.module).__name__, f"{site.rows:,} x {site.width:,}") for site in self.survey.sites
+        )
         reasons = ((other.name, other.reason) for other in self.survey.rest)
-        first = html_table(sites, ("site", "layer", "samples", "gradients"), kinds)
+        first = html_table(sites, ("site", "layer", "weights"), kinds)
         return first + html_table(rest, ("parameter", "why"), reasons, self._remarks())
 
     def _titles(self) -> tuple[str, str]:
@@ -175,7 +177,7 @@ class Validation:
         numbers = sum(other.parameter.numel() for other in rest)
         return (
             f"{len(sites)} sites, {predicted:,} weights: predicted in GP batches",
-            f"{len(rest)} other parameters, {numbers:,} numbers: frozen in GP batches, backprop in BP batches",
+            f"{len(rest)} other parameters, {numbers:,} values: frozen in GP batches",
         )
 
     def _remarks(self) -> list[str]:

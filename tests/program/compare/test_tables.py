@@ -80,7 +80,7 @@ def test_the_cells() -> None:
     )
     assert results.rows == (
         ("bp", "70.00 ± 1.00", "-", "100%", "600", "270", "12.3", "-"),
-        ("a|b", "65.00 ± 1.00", "-5.00 ± 2.00", "-50%?", "600", "270", "12.3", "-"),
+        ("a|b", "65.00 ± 1.00", "-5.00 ± 2.00", "?", "600", "270", "12.3", "-"),
     )
     assert results.note.startswith("n = 3. ± is the 95% interval (Student's t) over seeds.")
     assert seconds.note.endswith("The learning rate decays to 0 in each run.")
@@ -127,7 +127,7 @@ def test_a_comparison_without_finished_runs() -> None:
 
 def test_markdown_and_rows() -> None:
     text = markdown(document())
-    assert "| a\\|b | 65.00 ± 1.00 | -5.00 ± 2.00 | -50%? | 600 | 270 | 12.3 | - |" in text
+    assert "| a\\|b | 65.00 ± 1.00 | -5.00 ± 2.00 | ? | 600 | 270 | 12.3 | - |" in text
     assert [(row["regime"], row["name"]) for row in method_rows(document())] == [
         ("batches", "bp"),
         ("batches", "a|b"),
@@ -189,7 +189,7 @@ def test_the_picked_values_are_listed() -> None:
     assert first.title == "tuning: each method's own lr"
     assert first.heads == ("method", "lr 0.01", "lr 0.1", "picked", "batches")
     assert first.rows == (("bp", "50.00", "-", "0.01*", "600"),)
-    assert first.note.startswith("Accuracy on a held-out 10% of the training data; 1 seed(s) that no other run")
+    assert first.note.startswith("Accuracy on a held-out 10% of the training data; 1 seed that no other run")
 
 
 def test_a_grid_of_tuned_values() -> None:
@@ -227,14 +227,14 @@ def test_batch_sizes_are_named() -> None:
     results = sheets(differing)[0]
     assert results.title == "net on cifar10, equal samples: 76,800 each"
     assert (results.heads[4], [row[4] for row in results.rows]) == ("batch size", ["64", "128"])
-    assert results.note.endswith("Backprop was a contestant with batches of 32, 64 and 128 samples.")
+    assert results.note.endswith("Backprop was tried with batches of 32, 64 and 128 samples.")
     assert markdown(differing).startswith("# net on cifar10: bp (batch size 64), a|b (batch size 128)\n")
 
     equal = document(regimes=regimes, batch_size=128, batch_sizes={"bp": 128}, backprop_batch_sizes=[128])
     assert sheets(equal)[0].title == "net on cifar10, equal batches: 600 each"
     assert sheets(equal)[0].note.endswith(
-        "Backprop was trained with batches of 128 samples only: with smaller batches, which are more steps at equal cost, it "
-        "was not a contestant (add batch_size=... to --tune)."
+        "Backprop was trained with batches of 128 samples only. Smaller batches, which give more steps at equal cost, were "
+        "not tried (add batch_size=... to --tune)."
     )
     assert markdown(equal).startswith("# net on cifar10, batch size 128: bp, a|b\n")
 

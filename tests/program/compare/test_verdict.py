@@ -50,11 +50,11 @@ def test_batch_sizes_are_named() -> None:
     }
     assert verdict_lines(document) == [
         "At equal samples (12,800 each), bp (batch size 64) reaches accuracy 90.00%; skip (batch size 128) 80.00% (behind).",
-        f"{LEVEL} Backprop was a contestant with batches of 32, 64 and 128 samples.",
+        f"{LEVEL} Backprop was tried with batches of 32, 64 and 128 samples.",
     ]
     single = {**document, "batch_sizes": {"bp": 128, "skip": 128}, "backprop_batch_sizes": [128]}
     assert verdict_lines(single) == [
         "At equal batches (100 each), bp reaches accuracy 90.00%; skip 80.00% (behind).",
-        f"{LEVEL} Backprop was trained with batches of 128 samples only: with smaller batches, which are more steps at equal "
-        "cost, it was not a contestant (add batch_size=... to --tune).",
+        f"{LEVEL} Backprop was trained with batches of 128 samples only. Smaller batches, which give more steps at equal "
+        "cost, were not tried (add batch_size=... to --tune).",
     ]

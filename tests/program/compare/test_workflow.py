@@ -235,7 +235,7 @@ def test_the_batch_size_is_tuned_at_equal_cost(tmp_path: Path, monkeypatch: pyte
 
     text = (tmp_path / "one" / "comparison.md").read_text("utf-8")
     assert "## tuning: each method's own lr and batch_size" in text
-    assert "Backprop was a contestant with batches of 50 and 100 samples." in text
+    assert "Backprop was tried with batches of 50 and 100 samples." in text
     again = Notes()
     assert carried_out(wanted, tmp_path / "one", again, jobs=1) == found
     assert again.started == []

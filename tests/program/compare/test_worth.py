@@ -152,7 +152,7 @@ def test_batches_of_another_size_count_by_their_samples() -> None:
     wanted = 100 * 4 ** ((0.551 - 0.401) / 0.2)
     assert found["methods"]["feedback"]["regimes"]["batches"]["worth"] == pytest.approx((wanted / 2 - 200) / 200)
     assert worth_sheets(found)[0].note.endswith(
-        "Batch sizes: bp 64, feedback 128; worth and prices are those of equally many samples. Backprop was a contestant with "
+        "Batch sizes: bp 64, feedback 128; worth and prices are those of equally many samples. Backprop was tried with "
         "batches of 32 and 64 samples."
     )
     costs = {"bp": {"bp": 2.0, "data": 0.5}, "skip": {"bp": 4.5, "gp": 1.5, "data": 1.0}}

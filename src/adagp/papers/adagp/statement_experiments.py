@@ -274,7 +274,9 @@ for _experiment in (
     Experiment(
         FIGURE_14, "what the baseline and the three designs consist of", MINUTES, lambda budget: (), conclude_figure_14
     ),
-    Experiment(FACTS, "the notes' facts and the paper's", MINUTES, lambda budget: (), conclude_facts),
+    Experiment(
+        FACTS, "the quick facts of the notes on ADA-GP, against the paper", MINUTES, lambda budget: (), conclude_facts
+    ),
     Experiment(
         CHECKS,
         "traffic and use of the PEs of MAX and Efficient",

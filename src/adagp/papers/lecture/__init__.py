@@ -1,4 +1,7 @@
-"""A lecture on training accelerators: three products on one systolic array, and the backward formulas of a transformer."""
+"""Lecture 11, Hardware Accelerator for DNN Training (course slides).
+
+Three products on one systolic array, and the backward formulas of a transformer.
+"""
 
 from adagp.core.registry import provide
 

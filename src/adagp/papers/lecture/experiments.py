@@ -1,4 +1,4 @@
-"""The lecture's worked products on one array, its backward formulas, and reversible blocks: arithmetic, nothing is trained."""
+"""Lecture 11: worked products on one array, backward formulas, reversible blocks. Arithmetic; nothing is trained."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -110,7 +110,7 @@ def softmax(scores: Array) -> Array:
 
 
 def softmax_jacobian(shares: Array) -> Array:
-    """Return diag(s) - s s^T of one row, as the lecture prints it."""
+    """Return diag(s) - s s^T of one row, as Lecture 11 prints it."""
     result: Array = np.diag(shares) - np.outer(shares, shares)
     return result
 

@@ -46,7 +46,7 @@ COMMON: Mapping[str, Any] = {"lr": 0.1, "momentum": 0.0, "lr_scheduler": "cosine
 EQUAL_WIDTH = {"quick": 0.3125, "standard": 0.3125, "full": 0.3125}
 """The width at which a dense net has about a tenth of the weights."""
 DENSE, TENTH, LECTURE = "dense", "0.1", "0.1, initial weights stay"
-"""The last one is the algorithm as the lecture prints it."""
+"""The last one is the algorithm as Lecture 11 prints it."""
 DROPPED: Mapping[str, Mapping[str, Any]] = {
     "0.2": {"keep": 0.2},
     TENTH: {"keep": 0.1},
@@ -120,7 +120,7 @@ def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
 
 
 def printed_rule(steps: int = 30, keep: int = 10) -> tuple[Any, Any]:
-    """Train a small regression by the lecture's lines and by DropBack without decay; return how far both moved the weights."""
+    """Train a small regression by the rule of Lecture 11 and by DropBack without decay; return how far the weights moved."""
     import torch
     from torch import nn
 
@@ -148,7 +148,7 @@ def printed_rule(steps: int = 30, keep: int = 10) -> tuple[Any, Any]:
 
 
 def conclude_rule(budget: str, workspace: Workspace) -> Conclusion:
-    """Compare the lecture's lines, step by step, with DropBack whose initial weights stay."""
+    """Compare the rule of Lecture 11, step by step, with DropBack whose initial weights stay."""
     section = published(RULE)
     printed, ours = printed_rule()
     off = float((printed - ours).abs().max())
@@ -243,7 +243,7 @@ add_experiment(
 add_experiment(
     Experiment(
         RULE,
-        "the lecture's lines of the algorithm, step by step",
+        "DropBack's update rule as Lecture 11 prints it, step by step",
         {"quick": 0.1, "standard": 0.1, "full": 0.1},
         lambda budget: (),
         conclude_rule,

@@ -163,8 +163,8 @@ def _results(document: Record, regime: str, methods: Mapping[str, Record]) -> Sh
         "ahead of bp": lambda row: (
             _interval(row, "ahead", metric.bare) if "ahead_mean" in row else NONE
         ),  # missing in reports of earlier versions
-        "gap closed": lambda row: (
-            _percent(row["gap_closed"]) + ("" if row["gap_clear"] or row["gap_closed"] is None else "?")
+        "gap closed": lambda row: (  # a share of a gap that may be 0 can be anything
+            _percent(row["gap_closed"]) if row["gap_clear"] or row["gap_closed"] is None else "?"
         ),
         **({"batch size": lambda row: f"{row['batch_size']}"} if method_batch_sizes(document) else {}),
         "batches": lambda row: f"{row['batches']:.0f}",
@@ -267,11 +267,15 @@ def _tuned(document: Record) -> Sheet:
     if regime == BATCHES:
         cost = "samples" if BATCH_SIZE in tuning["options"] else "batches"
     note = (
-        f"{metric.words.capitalize()} on a held-out {tuning['validation']:.0%} of the training data; {tuning['seeds']} seed(s) "
+        f"{metric.words.capitalize()} on a held-out {tuning['validation']:.0%} of the training data; {_seeds(tuning['seeds'])} "
         f"that no other run has; equal {cost}. *: the best value is the smallest or largest one tried. {NONE}: the run failed "
         "or diverged, or its warm-up alone costs more."
     )
     return Sheet(f"tuning: each method's own {' and '.join(tuning['options'])}", heads, tuple(rows), note)
+
+
+def _seeds(number: int) -> str:
+    return f"{number} seed{'s' * (number != 1)}"
 
 
 def _tuned_row(
@@ -316,7 +320,7 @@ def _gradients(document: Record, methods: Mapping[str, Record]) -> Sheet:
     alignment = document["alignment"]
     note = (
         f"Means over sites and {alignment['points']} batches along a run of {document['batches']} batches, over "
-        f"{alignment['seeds']} seed(s). cosine, norm (ratio): the method's gradient against the true one of the same "
+        f"{_seeds(alignment['seeds'])}. cosine, norm (ratio): the method's gradient against the true one of the same "
         f"minibatch; large: against that of {alignment['samples']} samples. ceiling: the cosine of the true gradients of two "
         "minibatches, and of a minibatch and the large batch. rho^2: squared correlation of one sample's predicted and true "
         "gradient; noise scale: the batch size above which larger batches stop paying, in samples; both of all these weights "

@@ -73,10 +73,10 @@ def batch_size_note(document: Record) -> str:
     """Return a sentence about the batch sizes that backprop had; reports of earlier versions do not contain them."""
     tried = document.get("backprop_batch_sizes") or []
     if len(tried) > 1:
-        return f"Backprop was a contestant with batches of {', '.join(map(str, tried[:-1]))} and {tried[-1]} samples."
+        return f"Backprop was tried with batches of {', '.join(map(str, tried[:-1]))} and {tried[-1]} samples."
     size = f"with batches of {tried[0]} samples only" if tried else "with a single batch size"
     return (
-        f"Backprop was trained {size}: with smaller batches, which are more steps at equal cost, it was not a contestant "
+        f"Backprop was trained {size}. Smaller batches, which give more steps at equal cost, were not tried "
         "(add batch_size=... to --tune)."
     )
 

@@ -188,7 +188,7 @@ def _settings(work: ComparisonWork, measured_costs: Record | None, target: float
 
 
 def _tried_with_backprop(comparison: Comparison) -> list[int]:
-    """Return the batch sizes with which backprop was a contestant."""
+    """Return the batch sizes that backprop was tried with."""
     sizes = {comparison.config(each, 0).batch_size for each in comparison.candidates if each.method == BACKPROP}
     tried = comparison.tuning.options.get(BATCH_SIZE, ()) if comparison.tuning else ()
     return sorted(sizes.union(map(int, tried)))

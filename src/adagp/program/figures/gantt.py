@@ -66,6 +66,14 @@ def text_gantt(timeline: Timeline, width: int) -> list["Text"]:
     return [_sampled(timeline, device, columns) for device in range(len(timeline.spans))]
 
 
+def gantt_legend(timeline: Timeline) -> str:
+    """Return what the letters of `text_gantt` mean, those that occur."""
+    rows = zip(timeline.program.devices, timeline.spans, strict=True)
+    used = {action.kind for row, spans in rows for action, (begin, end) in zip(row, spans, strict=True) if end > begin}
+    names = {FORWARD: "forward", **_NAMES}
+    return ", ".join([*(f"{kind} {name}" for kind, name in names.items() if kind in used), ". idle"])
+
+
 def _margin(timeline: Timeline) -> int:
     return len(str(len(timeline.spans) - 1)) + 2
 

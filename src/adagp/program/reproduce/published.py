@@ -149,6 +149,14 @@ def published_sections() -> dict[str, Section]:
     return sections
 
 
+def paper_titles() -> dict[str, str]:
+    """Return the titles of all papers by short name."""
+    titles: dict[str, str] = {}
+    for package in providers(KIND):
+        titles |= tomllib.loads((files(package) / FILE).read_text(encoding="utf-8"))["papers"]
+    return titles
+
+
 @cache
 def _of_package(package: str) -> dict[str, Section]:
     return read_sections(files(package) / FILE)
