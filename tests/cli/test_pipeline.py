@@ -55,6 +55,22 @@ def test_a_model_on_accelerators(program: Program, tmp_path: Path) -> None:
     assert "cycles" in program("pipeline", *options).out
 
 
+@pytest.mark.medium
+def test_a_hardware_file_describes_devices_and_links(program: Program, tmp_path: Path) -> None:
+    """Options come first, then the file, then links that take no time."""
+    path = tmp_path / "chip.toml"
+    path.write_text("[array]\ndataflow = 'os'\nclock_mhz = 100\n[links]\nbandwidth_gb_s = 0.01\nlatency_us = 7\n")
+    options = ("--model", "digits_cnn", "--dataset", "digits")
+    from_file = report(program, *options, "--hardware", str(path))
+    assert from_file["seconds"] == from_file["cycles"] / 100e6
+    given = ("--bandwidth", "0.02", "--latency", "14", "--dataflow", "os")
+    # At twice the clock, twice the bandwidth and half the latency take as many cycles.
+    twice = report(program, *options, "--bandwidth", "0.02", "--latency", "3.5", "--dataflow", "os")
+    assert twice["cycles"] == pytest.approx(from_file["cycles"], rel=1e-9)
+    both = report(program, *options, "--hardware", str(path), *given)
+    assert both["cycles"] != from_file["cycles"]
+
+
 def test_actions_can_be_saved_and_read_again(program: Program, tmp_path: Path) -> None:
     text = program("pipeline", "--schedule", "chimera", "--actions").out
     saved = tmp_path / "mine.txt"
@@ -81,6 +97,8 @@ def test_actions_can_be_saved_and_read_again(program: Program, tmp_path: Path) -
         (("--phases", "GP,XP"), "cannot read the phases 'GP,XP'; write GP and BP, separated by commas."),
         (("--alpha", "-1"), "--alpha is -1.0; it must be 0 or more."),
         (("--backward", "nan"), "--backward is nan; it must be a finite number."),
+        (("--hardware", "chip.toml"), "--hardware belongs to a model on accelerators; give --model too."),
+        (("--model", "vgg13", "--hardware", "none.toml"), "there is no hardware file none.toml."),
         (("--bandwidth", "1"), "--bandwidth belongs to a model on accelerators; give --model too."),
         (("--model", "vgg13", "--alpha", "1"), "--alpha is a constant; with --model, times come from the model."),
         (

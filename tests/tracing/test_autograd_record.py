@@ -13,6 +13,7 @@ from adagp.hw import Accelerator
 from adagp.hw.memory import step_memory
 from adagp.hw.workload import Elementwise, Linear, Workload
 from adagp.models.vision import load_torchvision
+from adagp.pipe.chips.parallel import split_tensors
 from adagp.tracing.tracer import trace
 
 pytestmark = pytest.mark.medium
@@ -162,6 +163,33 @@ def test_fused_attention_keeps_what_torchs_own_does() -> None:
     expected = saved_bytes(model, torch.cat([IMAGE] * (SAMPLES // 2)))  # on a CPU, by its fused kernel
     memory = step_memory(workload, Accelerator(word_bits=32, fused_attention=True), SAMPLES)
     assert sum(tensor.bytes(SAMPLES, 32) for tensor in memory.tensors) == expected
+
+
+class Shard(nn.Module):
+    """A Transformer block, or the part that one of `ways` chips has of it: heads and hidden units are shared out."""
+
+    def __init__(self, ways: int = 1, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.heads, part = heads // ways, width // ways
+        self.norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.out = nn.Linear(width, 3 * part), nn.Linear(part, width)
+        self.up, self.down = nn.Linear(width, 4 * part), nn.Linear(4 * part, width)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        parts = self.attention(self.norm(inputs)).chunk(3, -1)
+        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        mixed = (query @ key.transpose(-1, -2) / 8**0.5).softmax(-1) @ value
+        inputs = inputs + self.out(mixed.transpose(1, 2).flatten(2))
+        outputs: Tensor = inputs + self.down(F.gelu(self.up(self.second_norm(inputs))))
+        return outputs
+
+
+@pytest.mark.parametrize("ways", [1, 2, 4])
+def test_a_chip_of_a_tensor_group_keeps_what_torch_saves_of_its_part(ways: int) -> None:
+    inputs = torch.randn(SAMPLES, 6, 32)
+    workload = split_tensors(trace(Shard(), (6, 32)), ways).workload
+    assert workload.saved is not None
+    assert sum(tensor.bytes(SAMPLES, 32) for tensor in workload.saved) == saved_bytes(Shard(ways).train(), inputs)
 
 
 def kept(workload: Workload, name: str) -> int:

@@ -18,8 +18,9 @@ from adagp.core.options import Option, declared_options, option, switch
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator
+from adagp.hw.hardware_file import Hardware, read_hardware
 from adagp.hw.links import Link
-from adagp.hw.settings import SETTINGS
+from adagp.hw.settings import SETTINGS, with_settings
 from adagp.pipe import PIPELINES, Costs, Program, Timeline, constant_costs, generate, parse_phases, parse_program
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import modelled_costs
@@ -54,10 +55,42 @@ class ModelledCosts:
     batch: Annotated[int, _modelled("Samples per batch.", *BATCH_SIZE, low=1)] = 128
     design: Annotated[str, _modelled("Design of each accelerator.")] = "max"
     dataflow: Annotated[str, replace(SETTINGS["dataflow"], panel=_MODEL)] = "ws"
+    hardware: Annotated[
+        Path | None,
+        _modelled(
+            "Hardware file of each device and the links between them, for settings that are not given.", unset="none"
+        ),
+    ] = None
     bandwidth: Annotated[
-        float, replace(SETTINGS["bandwidth"], help="Bandwidth between devices in gigabytes per second.", panel=_MODEL)
-    ] = inf
-    latency: Annotated[float, _modelled("Latency of a transfer in microseconds.", low=0, high=1e9)] = 0.0
+        float | None,
+        replace(
+            SETTINGS["bandwidth"],
+            help="Bandwidth between devices in gigabytes per second.",
+            panel=_MODEL,
+            default=None,
+            unset="the hardware file's, or inf",
+        ),
+    ] = None
+    latency: Annotated[
+        float | None,
+        _modelled("Latency of a transfer in microseconds.", low=0, high=1e9, unset="the hardware file's, or 0"),
+    ] = None
+
+    @property
+    def chip(self) -> Hardware:
+        """What the hardware file says."""
+        return Hardware("", {}) if self.hardware is None else read_hardware(self.hardware)
+
+    def link(self, chip: Hardware) -> Link:
+        """Return the link between two devices: that of the options, of the file, or one that takes no time."""
+        bandwidth, latency = (
+            next((value for value in values if value is not None), usual)
+            for *values, usual in (
+                (self.bandwidth, chip.links.bandwidth_gb_s, inf),
+                (self.latency, chip.links.latency_us, 0.0),
+            )
+        )
+        return Link(bandwidth * 1e9, latency / 1e6)
 
 
 CONSTANTS, MODELLED = declared_options(ConstantCosts), declared_options(ModelledCosts)
@@ -137,10 +170,12 @@ def _model(program: Program, model: str, overrides: Mapping[str, Any]) -> Pipeli
         raise OptionError(
             f"a batch of {options.batch} samples does not split into {program.micro_batches} equal parts."
         )
-    accelerator = Accelerator(dataflow=options.dataflow)
+    chip = options.chip
+    given = {"dataflow": options.dataflow} if "dataflow" in overrides else {}
+    accelerator = with_settings(chip.applied(Accelerator()), given)
     DESIGNS[options.design]
     dataset_info(options.dataset)
-    link = Link(options.bandwidth * 1e9, options.latency / 1e6)
+    link = options.link(chip)
     shape = sample_shape(model, options.input, options.image_size, None, options.dataset)
     workload = model_workload(model, options.dataset, shape)
     costs, plain = (

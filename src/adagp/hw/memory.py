@@ -151,11 +151,9 @@ def step_memory(
     samples, rest = divmod(batch, micro_batches)
     if rest or not samples:
         raise OptionError(f"a batch of {batch} samples does not split into {micro_batches} equal micro-batches.")
-    tensors = workload.saved
+    tensors = kept_tensors(workload, accelerator)
     chain = stages(workload, accelerator, samples)
     extra = 0
-    if accelerator.fused_attention:
-        tensors = _without_scores(workload, fused=True)
     if recompute == "selective":
         extra = _recomputed_attention(workload, accelerator, chain)
         tensors = _without_scores(workload, fused=False)
@@ -163,6 +161,11 @@ def step_memory(
     if recompute == "block" and not any(unit.is_block for unit in units):
         raise OptionError(f"'{workload.name}' has no repeated blocks, so that there is nothing to recompute by block.")
     return StepMemory(workload, accelerator, micro_batches, samples, tensors, units, extra)
+
+
+def kept_tensors(workload: Workload, accelerator: Accelerator) -> tuple[Saved, ...]:
+    """Return what is kept for the backward pass, as far as the workload says it; without scores, if attention is fused."""
+    return _without_scores(workload, fused=True) if accelerator.fused_attention else workload.saved or ()
 
 
 def recomputed_blocks(memory: StepMemory) -> tuple[Choice, ...]:

@@ -15,6 +15,7 @@ from adagp.core.plan import BACKPROP_ALL, Phase, Plan, predicted_plan
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Attention, Elementwise, Stage, Workload, stages
 from adagp.hw.links import Link
+from adagp.hw.memory import kept_tensors
 from adagp.hw.product import NOTHING, total
 from adagp.hw.simulate import run_baseline
 from adagp.hw.stages import OWN_PREDICTOR, SUPPLIED, duties, error_width, source_work, with_sharded_updates
@@ -49,7 +50,7 @@ def modelled_costs(
     whole = layers if shared else stages(workload, accelerator, samples * micro_batches)
     whole = with_sharded_updates(whole, accelerator, shards)
     work = _StageWork(accelerator, samples, design, source, samples * micro_batches * error_width(workload), variant)
-    outputs, kept = output_words(workload), kept_bytes(workload, samples, accelerator.width("activations"))
+    outputs, kept = output_words(workload), kept_bytes(workload, accelerator, samples)
     cuts = balanced_cuts(layers, accelerator, devices)
     return Costs(
         tuple(
@@ -113,11 +114,13 @@ def output_words(workload: Workload) -> list[int]:
     return words
 
 
-def kept_bytes(workload: Workload, samples: int, activation_bits: int) -> list[int]:
+def kept_bytes(workload: Workload, accelerator: Accelerator, samples: int) -> list[int]:
     """Return for each layer of the array the bytes that it and the element-wise work after it keep for the backward pass.
 
-    Where it is not known what autograd keeps, they are the inputs of layers, both of a product of two activations.
+    They are those of `adagp.hw.memory`. Where it is not known what autograd keeps, they are the inputs of layers, both of a
+    product of two activations.
     """
+    activation_bits = accelerator.width("activations")
     if workload.saved is None:
         words = (
             layer.input_words + (layer.weights if isinstance(layer, Attention) else 0)
@@ -126,7 +129,7 @@ def kept_bytes(workload: Workload, samples: int, activation_bits: int) -> list[i
         return [samples * count * activation_bits // 8 for count in words]
     kept = [0] * len(workload.array_layers)
     stage_of = workload.stage_of
-    for tensor in workload.saved:
+    for tensor in kept_tensors(workload, accelerator):
         kept[stage_of[tensor.layer]] += tensor.bytes(samples, activation_bits)
     return kept
 

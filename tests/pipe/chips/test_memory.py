@@ -17,6 +17,11 @@ def test_zero_by_formula(copies: int) -> None:
         assert weight_memory(weights, ADAM, copies, zero).total == pytest.approx(weights * bytes_each)
 
 
+def test_widths_of_the_accelerator_count() -> None:
+    memory = weight_memory(100, Accelerator(word_bits=16, optimizer_words=2, state_bits=16, master_bits=24))
+    assert (memory.weights, memory.gradients, memory.optimizer) == (200, 200, 100 * (2 * 2 + 3))
+
+
 def test_words_of_32_bits_need_no_copy() -> None:
     memory = weight_memory(100, Accelerator(word_bits=32, optimizer_words=1))
     assert (memory.weights, memory.gradients, memory.optimizer) == (400, 400, 400)

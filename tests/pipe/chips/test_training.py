@@ -8,10 +8,12 @@ from tests.pipe.chips.transformers import gpt2, llama
 
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
-from adagp.hw import Accelerator, Linear, Workload, scheduled_run
+from adagp.hw import Accelerator, Attention, Linear, Workload, scheduled_run
 from adagp.hw import simulate as simulate_run
 from adagp.hw.links import Link
+from adagp.hw.memory import step_memory
 from adagp.hw.stages import SUPPLIED
+from adagp.hw.workload import Saved
 from adagp.pipe import generate, parse_phases, simulate
 from adagp.pipe.chips import TERMS, ChipTraining, Fabric, ManyChips, parse_fabric, parse_parallelism
 from adagp.pipe.chips.parallel import split_tensors
@@ -42,6 +44,22 @@ def test_one_chip_is_the_accelerator(design: str, source: str) -> None:
     assert chips.predicted.seconds * clock == pytest.approx(alone[Phase.GP])
     assert set(chips.predicted.terms) == set(TERMS)
     assert not chips.predicted.sent
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_chip_keeps_what_the_memory_of_a_step_has(fused: bool) -> None:
+    """One chip keeps all of it; the stages of GPipe, which begins no backward pass before the last forward, share it."""
+    net = gpt2()
+    attention = [index for index, layer in enumerate(net.layers) if isinstance(layer, Attention)]
+    saved = [Saved(index, "h", "bmm", 256) for index in attention]
+    saved += [Saved(index + 1, "h", "softmax", 256) for index in attention[::2]]
+    net = replace(net, saved=(Saved(0, "wte", "embedding", 8, 64), *saved, Saved(8, "h", "gelu", 1024)))
+    chip = Accelerator(fused_attention=fused)
+    expected = sum(unit.kept for unit in step_memory(net, chip, 64).units)
+    alone = ManyChips(replace(training(workload=net), accelerator=chip))
+    assert alone.memory.activations == expected
+    shared = ManyChips(replace(training("pipeline=2", 2, workload=net, schedule="gpipe"), accelerator=chip))
+    assert sum(shared.timeline((Phase.BP,), SUPPLIED).peak_bytes) == expected
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "dapple", "chimera", "interleaved", "zb-h1"])

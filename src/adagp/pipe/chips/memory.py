@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from adagp.hw import Accelerator
 
-STATE_BYTES = 4
-"""Bytes of a word of optimizer state, which is kept in 32 bits."""
+STATE_BITS = 32
+"""Of a word of the optimizer's state, and of its copy of the weights, unless the accelerator has others."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,10 @@ class ChipMemory:
 def weight_memory(weights: float, accelerator: Accelerator, copies: int = 1, zero: int = 0) -> ChipMemory:
     """Return the bytes of `weights` words and all that belongs to them.
 
-    Where weights have fewer than 32 bits, the optimizer keeps a copy of them in 32.
+    Where weights have fewer than 32 bits, the optimizer keeps a copy of them in 32, or in the accelerator's `master_bits`.
     """
-    state = STATE_BYTES * (accelerator.optimizer_words + (accelerator.width("weights") < 8 * STATE_BYTES))
+    copy = accelerator.master_bits or (STATE_BITS if accelerator.width("weights") < STATE_BITS else 0)
+    state = (accelerator.optimizer_words * (accelerator.state_bits or STATE_BITS) + copy) / 8
     return ChipMemory(
         weights * accelerator.width("weights") / 8 / (copies if zero == 3 else 1),
         weights * accelerator.width("gradients") / 8 / (copies if zero >= 2 else 1),

@@ -12,11 +12,11 @@ block. The last layer is split by its outputs (the vocabulary, padded), and so i
 summed as well.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, fields, replace
 
 from adagp.errors import OptionError
-from adagp.hw.workload import ArrayLayer, Attention, Elementwise, Layer, Linear, Workload
+from adagp.hw.workload import ArrayLayer, Attention, Elementwise, Layer, Linear, Saved, Workload
 from adagp.pipe.chips.collectives import Groups
 
 _FORM = "write for example data=8,tensor=2,pipeline=4, and zero=1, 2 or 3 to shard what copies hold in common"
@@ -129,8 +129,11 @@ def split_tensors(workload: Workload, ways: int) -> TensorSplit:
     parts: list[Layer] = []
     forward, backward = [0] * len(layers), [0] * len(layers)
     index, inside = -1, False
-    for layer in workload.layers:
+    shared: set[int] = set()
+    for number, layer in enumerate(workload.layers):
         if isinstance(layer, Elementwise):
+            if inside:
+                shared.add(number)
             if layer.operation == "embedding" and index < 0:
                 forward[0] = max(forward[0], layer.output_words)
             parts.append(_narrowed(layer, ways) if inside else layer)
@@ -139,10 +142,26 @@ def split_tensors(workload: Workload, ways: int) -> TensorSplit:
         if roles[index] == COLUMNS and not inside and layer.input_gradient:
             backward[index] = layer.input_words
         inside = roles[index] in (COLUMNS, HEADS)
+        if roles[index] in (HEADS, ROWS):
+            shared.add(number)
         if roles[index] == ROWS:
             forward[index] += layer.output_words
         parts.append(_part(layer, roles[index], ways))
-    return TensorSplit(Workload(workload.name, tuple(parts)), tuple(forward), tuple(backward))
+    part = Workload(workload.name, tuple(parts), _kept_part(workload.saved, shared, ways))
+    return TensorSplit(part, tuple(forward), tuple(backward))
+
+
+def _kept_part(saved: tuple[Saved, ...] | None, shared: Set[int], ways: int) -> tuple[Saved, ...] | None:
+    """Return what a chip keeps for the backward pass: its part of what the `shared` layers keep, and all of the rest.
+
+    A column split keeps its whole input. Tables of positions are the same for all heads.
+    """
+    if saved is None:
+        return None
+    return tuple(
+        replace(tensor, words=-(-tensor.words // ways)) if tensor.layer in shared and not tensor.fixed else tensor
+        for tensor in saved
+    )
 
 
 def _narrowed(layer: Elementwise, ways: int) -> Elementwise:
