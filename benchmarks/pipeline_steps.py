@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from adagp.core.plan import BACKPROP_ALL, Phase, predicted_plan
+from adagp.core.plan import BACKPROP_ALL, Phase, RunLength, predicted_plan
 from adagp.engine.attach import EngineOptions, attach_run
-from adagp.engine.run_length import RunLength
 from adagp.pipe import PIPELINES, constant_costs, generate, parse_phases, simulate
 from adagp.program.distributed.error_broadcast import last_stage_shares
 from adagp.program.distributed.placement import (

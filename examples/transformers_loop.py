@@ -11,7 +11,7 @@ from torch import Tensor
 import adagp
 from adagp.data import DATASETS
 from adagp.data.byte_text import read_bytes
-from adagp.data.load import DEFAULT_DATA_DIR, locate
+from adagp.data.registry import DEFAULT_DATA_DIR, locate
 from adagp.integrations.transformers import AttachOptions, PredictedGradientsMixin  # before transformers
 
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments  # isort: skip

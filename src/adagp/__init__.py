@@ -55,11 +55,10 @@ if TYPE_CHECKING:
         register_method,
     )
     from adagp.core.options import Option
-    from adagp.core.plan import Phase, Plan, Step
+    from adagp.core.plan import Epochs, Phase, Plan, Step
     from adagp.engine.attach import EngineOptions, attach
     from adagp.engine.batch import Batch, BatchResult
     from adagp.engine.guard import Guard
-    from adagp.engine.run_length import Epochs
     from adagp.engine.trainer import Trainer
     from adagp.engine.validate import validate
     from adagp.engine.weight_update import WeightUpdateHook
@@ -166,11 +165,10 @@ _HOMES = {
         "adagp.core.method_options": "MethodName MethodOptions NamedMethod",
         "adagp.core.methods": "METHODS AcceleratorWork Average Backprop Momentum Noise Replay Skip register_method",
         "adagp.core.options": "Option",
-        "adagp.core.plan": "Phase Plan Step",
+        "adagp.core.plan": "Epochs Phase Plan Step",
         "adagp.engine.attach": "EngineOptions attach",
         "adagp.engine.batch": "Batch BatchResult",
         "adagp.engine.guard": "Guard",
-        "adagp.engine.run_length": "Epochs",
         "adagp.engine.trainer": "Trainer",
         "adagp.engine.validate": "validate",
         "adagp.engine.weight_update": "WeightUpdateHook",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from adagp.data import DATASETS
 from adagp.data.byte_text import ByteBatches, read_bytes
-from adagp.data.load import find
+from adagp.data.registry import find
 from adagp.errors import DataError, OptionError
 
 TEXT = torch.arange(100, dtype=torch.uint8)

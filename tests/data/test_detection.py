@@ -23,8 +23,7 @@ from adagp.data.detection import (
     read_one,
     read_voc,
 )
-from adagp.data.load import locate
-from adagp.data.registry import DATASETS
+from adagp.data.registry import DATASETS, locate
 from adagp.errors import DataError, OptionError
 
 WriteDevkit = Callable[..., Path]

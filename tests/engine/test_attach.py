@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import adagp
-from adagp.core.plan import Phase, Step
+from adagp.core.plan import Epochs, Phase, Step, divided_run, shortened_run
+from adagp.engine.arguments import MethodChoice, read_schedule
 from adagp.engine.attach import attach_run
-from adagp.engine.method_choice import MethodChoice, read_schedule
-from adagp.engine.run_length import Epochs, divided_run, shortened_run
 from adagp.errors import ModelError, OptionError
 from adagp.schedules import BackpropOnly, Ladder
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import adagp
-from adagp.engine.argument_checks import read_precision
+from adagp.engine.arguments import read_precision
 from adagp.engine.trainer import Trainer
 from adagp.errors import ModelError, OptionError
 

@@ -102,7 +102,7 @@ def test_options_of_a_method_by_keyword_still_work_and_warn(
         built.append(given)
         return ZeroSource()
 
-    monkeypatch.setattr("adagp.engine.method_choice.build_source", build)
+    monkeypatch.setattr("adagp.engine.arguments.build_source", build)
     with pytest.warns(DeprecationWarning, match=r"^attach\(") as caught:
         attach(method=method, **options)
     assert [str(one.message) for one in caught] == [f"attach({next(iter(options))}=...) is deprecated: use {advice}."]

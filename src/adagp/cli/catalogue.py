@@ -14,7 +14,7 @@ from adagp.errors import OptionError
 from adagp.program.workloads import parse_shape
 
 if TYPE_CHECKING:
-    from adagp.data.load import DatasetRow
+    from adagp.data.registry import DatasetRow
 
 
 def methods(as_json: Json = False) -> None:

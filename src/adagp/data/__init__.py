@@ -4,7 +4,6 @@
 """
 
 from adagp.data.images import ImageSet, read_npz
-from adagp.data.load import DEFAULT_DATA_DIR, describe_datasets, load_images
-from adagp.data.registry import DATASETS, DatasetInfo
+from adagp.data.registry import DATASETS, DEFAULT_DATA_DIR, DatasetInfo, describe_datasets, load_images
 
 __all__ = ["DATASETS", "DEFAULT_DATA_DIR", "DatasetInfo", "ImageSet", "describe_datasets", "load_images", "read_npz"]

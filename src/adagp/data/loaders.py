@@ -32,8 +32,7 @@ from adagp.data.batches import (
 )
 from adagp.data.image_files import class_folders, open_picture, resized, resized_box
 from adagp.data.images import ImageSet, Pixels
-from adagp.data.load import DEFAULT_DATA_DIR, image_info, load_images, locate
-from adagp.data.registry import DatasetInfo
+from adagp.data.registry import DEFAULT_DATA_DIR, DatasetInfo, image_info, load_images, locate
 from adagp.errors import DataError
 
 Sample = tuple[Path, int]

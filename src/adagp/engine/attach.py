@@ -10,16 +10,21 @@ from typing import Any, ParamSpec, TypedDict
 import torch
 from torch import nn
 
+from adagp.core.plan import Epochs, RunLength, check_whole, read_length
 from adagp.core.precision import Precision
-from adagp.engine.argument_checks import (
+from adagp.engine.arguments import (
+    MethodChoice,
+    MethodLike,
     check_model,
     check_patterns,
     check_selector,
     check_sources,
     check_sources_given,
     check_weight_hooks,
+    read_method,
     read_optimizers,
     read_precision,
+    read_schedule,
     read_weight_hooks,
 )
 from adagp.engine.arithmetic import ArithmeticFacts
@@ -33,8 +38,6 @@ from adagp.engine.distributed import (
 from adagp.engine.former_keywords import take_former_keywords
 from adagp.engine.guard import Guard
 from adagp.engine.hooks import OutputSelector, compile_model, has_hooks
-from adagp.engine.method_choice import MethodChoice, MethodLike, read_method, read_schedule
-from adagp.engine.run_length import Epochs, RunLength, check_whole, read_length
 from adagp.engine.trainer import Trainer
 from adagp.engine.trial_forward import registered_layout, trial_forward
 from adagp.engine.validate import validate

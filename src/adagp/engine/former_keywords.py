@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adagp.core.methods import METHODS
-from adagp.engine.run_length import Epochs, RunLength, shortened_run
+from adagp.core.plan import Epochs, RunLength, shortened_run
 from adagp.errors import OptionError
 
 _REPLACEMENTS = {

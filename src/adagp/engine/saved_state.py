@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from adagp.engine.run_length import RunLength
+from adagp.core.plan import RunLength
 from adagp.errors import AdagpWarning, UsageError
 
 ADDED_LATER = frozenset({"refusals", "reach", "precisions"})

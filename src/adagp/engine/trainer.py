@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.core.plan import BACKPROP_ALL, Phase, Plan, Step
+from adagp.core.plan import BACKPROP_ALL, Phase, Plan, RunLength, Step
 from adagp.core.precision import Precision
 from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 from adagp.engine.batch import Batch, BatchResult, own_backward
@@ -33,7 +33,6 @@ from adagp.engine.guard import ActingSources, BackpropCoverage, Guard, Rejection
 from adagp.engine.hooks import ModelHooks, OutputSelector, call, restore_forward
 from adagp.engine.metrics import DensityMeter, QualityMeter
 from adagp.engine.model_checks import AttachedModel, LossGraphCheck, PreviousGradients, Rehearsal
-from adagp.engine.run_length import RunLength
 from adagp.engine.saved_state import Stateful, StatefulGroup, check_state, load_states, saved_states
 from adagp.engine.split import SplitBatch
 from adagp.engine.weight_update import WeightUpdateHook

@@ -11,9 +11,8 @@ import torch
 from torch import Size, nn
 
 from adagp.core.html_tables import html_table
-from adagp.engine.argument_checks import check_model, check_patterns, read_optimizers
+from adagp.engine.arguments import MethodLike, check_model, check_patterns, read_method, read_optimizers
 from adagp.engine.hooks import OutputSelector, selected
-from adagp.engine.method_choice import MethodLike, read_method
 from adagp.engine.trial_forward import TrialForward, trial_forward
 from adagp.errors import AdagpError, ModelError, OptionError
 from adagp.layers.sites import Site, Survey, survey

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from adagp import EngineOptions
+from adagp.core.plan import Epochs, shortened_run
 from adagp.engine.attach import attach_run
-from adagp.engine.run_length import Epochs, shortened_run
 from adagp.layers.sites import Site
 from adagp.program.compare.alignment import (
     FIGURES,

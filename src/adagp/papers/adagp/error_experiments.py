@@ -152,8 +152,8 @@ def measure_errors(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from adagp.data.load import DEFAULT_DATA_DIR
     from adagp.data.loaders import image_loaders
+    from adagp.data.registry import DEFAULT_DATA_DIR
     from adagp.engine.attach import attach
     from adagp.models.build import build_model
 

@@ -117,8 +117,7 @@ def _trained(options: Mapping[str, Any], path: Path, workspace: Workspace) -> di
 
 def write_half(dataset: str, data_dir: Path | None, path: Path) -> None:
     """Write the images of the first half of a set's classes."""
-    from adagp.data.load import DEFAULT_DATA_DIR, locate
-    from adagp.data.registry import DATASETS
+    from adagp.data.registry import DATASETS, DEFAULT_DATA_DIR, locate
 
     with np.load(locate(DATASETS[dataset], data_dir or DEFAULT_DATA_DIR)) as archive:
         arrays: dict[str, Any] = {}

@@ -275,8 +275,8 @@ def trained_masks(part: Part, workspace: Workspace) -> dict[str, Any] | None:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from adagp.data.load import DEFAULT_DATA_DIR
     from adagp.data.loaders import image_loaders
+    from adagp.data.registry import DEFAULT_DATA_DIR
     from adagp.layers.sites import survey
     from adagp.models.build import build_model
     from adagp.papers.procrustes.dropback import DropBack

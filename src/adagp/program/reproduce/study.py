@@ -211,8 +211,7 @@ class _Concluding:
 
 def without_data(experiments: Sequence[Experiment], budget: str, data_dir: Path | None) -> dict[str, str]:
     """Return the experiments that need a data set which is not on disk, by name, with that data set."""
-    from adagp.data.load import DEFAULT_DATA_DIR, locate
-    from adagp.data.registry import DATASETS
+    from adagp.data.registry import DATASETS, DEFAULT_DATA_DIR, locate
 
     missing: dict[str, str] = {}
     for dataset in dict.fromkeys(name for experiment in experiments for name in experiment.datasets(budget)):
@@ -227,8 +226,7 @@ def without_data(experiments: Sequence[Experiment], budget: str, data_dir: Path 
 
 def check_data(experiments: Sequence[Experiment], budget: str, data_dir: Path | None) -> None:
     """Raise an error if a data set is missing."""
-    from adagp.data.load import DEFAULT_DATA_DIR, locate
-    from adagp.data.registry import DATASETS
+    from adagp.data.registry import DATASETS, DEFAULT_DATA_DIR, locate
 
     needs: dict[str, list[str]] = {}
     for experiment in experiments:

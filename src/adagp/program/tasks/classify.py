@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adagp.data.batches import Share
-from adagp.data.load import DEFAULT_DATA_DIR
 from adagp.data.loaders import image_loaders
+from adagp.data.registry import DEFAULT_DATA_DIR
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.build import build_model
 from adagp.program.run.config import TrainConfig

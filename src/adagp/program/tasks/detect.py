@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from adagp.data import DATASETS
 from adagp.data.batches import Share, evaluated_on, held_out
 from adagp.data.detection import CLASSES, BoxedBatch, BoxedBatches, read_voc
-from adagp.data.load import DEFAULT_DATA_DIR, locate
+from adagp.data.registry import DEFAULT_DATA_DIR, locate
 from adagp.errors import ModelError, OptionError
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.build import build_model

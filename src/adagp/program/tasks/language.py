@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from adagp.data.batches import Share, held_out_count
 from adagp.data.byte_text import ByteBatches, read_bytes
-from adagp.data.load import DEFAULT_DATA_DIR, locate
-from adagp.data.registry import DATASETS
+from adagp.data.registry import DATASETS, DEFAULT_DATA_DIR, locate
 from adagp.layers.eval_mode import evaluation_mode
 from adagp.models.build import build_model
 from adagp.models.registry import BYTES, LANGUAGE

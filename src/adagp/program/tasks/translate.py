@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from adagp.data.batches import Share, evaluated_on, held_out
-from adagp.data.load import DEFAULT_DATA_DIR
+from adagp.data.registry import DEFAULT_DATA_DIR
 from adagp.data.translation import Pairs, SentenceBatch, SentenceBatches, Vocabulary, load_multi30k, require
 from adagp.errors import ModelError
 from adagp.layers.eval_mode import evaluation_mode

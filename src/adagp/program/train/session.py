@@ -19,12 +19,11 @@ from torch.optim.lr_scheduler import MultiStepLR, ReduceLROnPlateau
 from adagp._version import __version__
 from adagp.core.methods import UNRECORDED_METHOD, find_source, hooks_in_use
 from adagp.core.options import keyword_options
-from adagp.core.plan import Phase
+from adagp.core.plan import Epochs, Phase, shortened_run
 from adagp.core.precision import parse_precision
 from adagp.core.registry import import_reference, loaded_plugins
 from adagp.engine.attach import EngineOptions, attach_run
 from adagp.engine.guard import Guard
-from adagp.engine.run_length import Epochs, shortened_run
 from adagp.engine.trainer import Trainer
 from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import ModelError, OptionError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from adagp.data import DATASETS, DatasetInfo, describe_datasets, load_images
-from adagp.data.load import image_info, locate
+from adagp.data.registry import image_info, locate
 from adagp.errors import DataError, OptionError
 
 
