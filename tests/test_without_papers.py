@@ -106,7 +106,7 @@ def names_of_papers(folder: Path) -> frozenset[str]:
 
 
 def words(text: str) -> Iterator[str]:
-    """Yield the words of all strings of a program that are no sentences."""
+    """Yield the words of all strings of a program that are not sentences."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
             yield from re.split(r"[^\w-]+", node.value)

@@ -54,8 +54,8 @@ def test_an_export_beside_the_report(program: Program, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("bad.onnx",), "bad.onnx is no ONNX model: "),
-        (("bad.pt2",), "bad.pt2 is no torch.export program: File is not a zip file."),
+        (("bad.onnx",), "bad.onnx is not an ONNX model: "),
+        (("bad.pt2",), "bad.pt2 is not a torch.export program: File is not a zip file."),
         (("bad.json",), "bad.json: not a workload: "),
         (("missing.pt2",), "there is no file missing.pt2."),
         (("two_layer_cnn", "--channels", "0"), "--channels is 0; it must be 1 or more."),

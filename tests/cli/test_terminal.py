@@ -76,5 +76,9 @@ def test_a_sentence_is_wrapped_between_words_in_a_terminal_only() -> None:
     wrapped, whole = io.StringIO(), io.StringIO()
     Terminal(file=wrapped, width=40, force_terminal=True, color_system=None).say(text)
     Terminal(file=whole, width=40).say(text)
-    assert wrapped.getvalue().split("\n") == ["a sentence that is wider than forty ", "characters, which is not much", ""]
+    assert wrapped.getvalue().split("\n") == [
+        "a sentence that is wider than forty ",
+        "characters, which is not much",
+        "",
+    ]
     assert whole.getvalue() == f"{text}\n"

@@ -145,7 +145,7 @@ def test_momentum_moves_on_where_skip_stands_still() -> None:
     scale = weight_of(model, 1).detach().clone()
     trainer.step(INPUTS, TARGETS, F.cross_entropy)
     torch.testing.assert_close(weight.detach(), before - 0.05 * (0.9 * speed + 1e-2 * before))
-    assert torch.equal(weight_of(model, 1), scale), "what is no site is held"
+    assert torch.equal(weight_of(model, 1), scale), "what is not a site is held"
 
 
 def test_replay_gives_the_last_true_gradient_once_more() -> None:

@@ -191,7 +191,7 @@ def plain(model_name: str, method: str, left_out: bool) -> dict[str, Tensor]:
 def topk_by_formula(model_name: str, circumstance: Circumstance) -> dict[str, Tensor]:
     """Return the gradients of a GP batch of `topk` by its formula, from the gradients that plain PyTorch has at the outputs.
 
-    Which position is the largest depends on rounding, so that the plain loop in single precision is no measure in autocast.
+    Which position is the largest depends on rounding, so that the plain loop in single precision is not a measure in autocast.
     """
     build, shape = MODELS[model_name]
     torch.manual_seed(0)

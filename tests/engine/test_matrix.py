@@ -315,7 +315,7 @@ def outcome(case: Case, method: str, states: list[list[Tensor]], aims: set[str])
         given = batch_of(trainer, case, WARMUP)
     except AdagpError as error:
         text = str(error)
-        assert re.fullmatch(r"[^\n]+\.", text), f"{method}: an error that is no sentence: {text}"
+        assert re.fullmatch(r"[^\n]+\.", text), f"{method}: an error that is not a sentence: {text}"
         return text
     moved = {name for name, one in model.named_parameters() if not torch.equal(one, before[name])}
     if method == "bp":

@@ -207,7 +207,7 @@ def test_paused_and_evaluating_calls_are_not_counted() -> None:
         with trainer.paused():
             assert torch.equal(net(INPUTS), plain)
         with torch.no_grad():
-            assert torch.equal(net(INPUTS), plain), "what the user does without autograd is no part of training"
+            assert torch.equal(net(INPUTS), plain), "what the user does without autograd is not part of training"
         output = net(INPUTS)
         assert not torch.equal(output, plain)
         batch.backward(F.cross_entropy(output, TARGETS))

@@ -96,7 +96,7 @@ def test_a_table_of_your_own_takes_the_place_of_the_packages(tmp_path: Path) -> 
         (None, "there is no energy table {path}."),
         (
             "part,name\nsram,mine\n",
-            "{path} is no energy table: 'kilobytes'; its columns are part, name, kilobytes, node_nm, bits, read_pj, "
+            "{path} is not an energy table: 'kilobytes'; its columns are part, name, kilobytes, node_nm, bits, read_pj, "
             "write_pj, leakage_mw and source, as in adagp/hw/energy_table.csv.",
         ),
         (

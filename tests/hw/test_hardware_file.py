@@ -93,7 +93,10 @@ def test_a_file_sets_what_it_says_and_leaves_the_rest() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[array\n", "x.toml is no TOML file: Expected ']' at the end of a table declaration (at line 1, column 7)."),
+        (
+            "[array\n",
+            "x.toml is not a TOML file: Expected ']' at the end of a table declaration (at line 1, column 7).",
+        ),
         (
             "\n[memory.buffer]\n# a comment\nsize_kb = -1\n",
             "x.toml, line 4: memory.buffer.size_kb is -1; it must be 0.001 to 1,000,000,000 kilobytes.",
@@ -152,11 +155,11 @@ def test_a_configuration_of_scale_sim_reads_back(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (("ArrayHeight = 7", "ArrayHeight = x"), ": ArrayHeight is 'x'; it must be a whole number."),
-        (("Dataflow = is", ""), " is no configuration of SCALE-Sim: 'Dataflow' is missing."),
+        (("Dataflow = is", ""), " is not a configuration of SCALE-Sim: 'Dataflow' is missing."),
         (("Dataflow = is", "Dataflow = xy"), ": unknown dataflow 'xy'"),
         (
             ("[architecture_presets]", "[other]"),
-            " is no configuration of SCALE-Sim: 'architecture_presets' is missing.",
+            " is not a configuration of SCALE-Sim: 'architecture_presets' is missing.",
         ),
     ],
 )
@@ -210,7 +213,7 @@ def test_an_accelerator_of_zigzag(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="its array has 3 dimensions; only arrays of two are modelled"):
         read_hardware(path)
     path.write_text("memories: {}")
-    with pytest.raises(DataError, match=r"is no accelerator of ZigZag: KeyError: 'operational_array'\.$"):
+    with pytest.raises(DataError, match=r"is not an accelerator of ZigZag: KeyError: 'operational_array'\.$"):
         read_hardware(path)
 
 

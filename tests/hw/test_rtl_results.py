@@ -47,5 +47,5 @@ def test_other_files_are_rejected(content: object, message: str, tmp_path: Path)
         with_rtl(Accelerator(), path)
     assert str(caught.value) == message.format(path)
     path.write_text("{")
-    with pytest.raises(OptionError, match=r"is no JSON.$"):
+    with pytest.raises(OptionError, match=r"is not JSON.$"):
         with_rtl(Accelerator(), path)

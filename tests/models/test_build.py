@@ -348,7 +348,7 @@ def test_what_transformers_cannot_build(written: Any, tmp_path: Path) -> None:
     assert refusal(f"hf:{path}", **text).startswith(f"cannot read the configuration of a model in '{path}': Expecting ")
     path.write_text("[]")
     assert refusal(f"hf:{path}", **text) == (
-        f"'{path}' is no configuration of a model of transformers: it has no model_type."
+        f"'{path}' is not a configuration of a model of transformers: it has no model_type."
     )
     assert refusal("hf:nowhere.json", **text) == (
         "cannot read the configuration of a model 'nowhere.json': No such file or directory."

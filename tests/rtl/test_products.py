@@ -164,7 +164,7 @@ def test_a_fault_in_any_pe_is_found(place: int) -> None:
 def test_waves_are_written(tmp_path: Path) -> None:
     words: dict[str, Any] = {"value_words": 64, "sum_words": 64, "program_words": 4}
     blueprint = make_blueprint("baseline", Array(2, 2), FORMATS["int8"], **words)
-    path = tmp_path / os.fsdecode(b"wave \xff.vcd")  # a name that is no UTF-8
+    path = tmp_path / os.fsdecode(b"wave \xff.vcd")  # a name that is not UTF-8
     report = check_product(blueprint, "ws", "forward", (3, 2, 2), vcd=path)
     assert report["equal"]
     text = path.read_text()

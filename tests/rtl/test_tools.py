@@ -74,7 +74,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "another file": lambda folder: (folder / "evil.so").write_text("evil"),
     "a library that is a link": library_that_is_a_link,
     "no digests": lambda folder: (folder / CONTENTS).rename(folder.parent.parent / CONTENTS),
-    "digests that are no JSON": lambda folder: (folder / CONTENTS).write_text("{" * 5000),
+    "digests that are not JSON": lambda folder: (folder / CONTENTS).write_text("{" * 5000),
     "digests of another entry": digests_of_another_entry,
     "a link": replaced_by_a_link,
     "a file": replaced_by_a_file,

@@ -201,7 +201,10 @@ SITE_FORMS = (
         ("every", None),  # a name: it could be a layer's
         ("every 2 conv", f"cannot read the sites 'every 2 conv'. {SITE_FORMS}"),
         ("fc1, cut 20%", "cannot read the sites 'fc1, cut 20%': a cut stands alone."),
-        ("2nd pool", "cannot read the sites '2nd pool': 'pool' is no kind of layer. Choose from: conv, linear, layer."),
+        (
+            "2nd pool",
+            "cannot read the sites '2nd pool': 'pool' is not a kind of layer. Choose from: conv, linear, layer.",
+        ),
         ("0th conv", "cannot read the sites '0th conv': layers are counted from 1."),
         ("every 0th conv", "cannot read the sites 'every 0th conv': layers are counted from 1."),
     ],
@@ -230,7 +233,7 @@ LISTED = "Its sites are: conv1, layer1.conv1, layer1.conv2, layer2.conv1, layer2
     [
         ("layer9.*", f"the schedule's pattern 'layer9.*' matches no site of the model. {LISTED}"),
         ("9th conv", "the schedule's sites begin with conv number 9, but the model has 5 such sites."),
-        ("cut at pool", f"the schedule's cut is at 'pool', which is no site of the model. {LISTED}"),
+        ("cut at pool", f"the schedule's cut is at 'pool', which is not a site of the model. {LISTED}"),
         ("cut at conv1", "the schedule's cut is at 'conv1', the first site: there is none before it."),
     ],
 )

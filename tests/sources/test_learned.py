@@ -189,7 +189,7 @@ def test_processes_join_to_the_whole_batch(make: Make, bound: Bind, watch: Watch
 
 
 def test_several_calls_are_those_of_the_whole_batch(make: Make, bound: Bind, watch: Watch, sites: Sites) -> None:
-    """Micro-batches, for instance: the mean over all samples is pooled, which for maxima is no mean of pooled means."""
+    """Micro-batches, for instance: the mean over all samples is pooled, which for maxima is not a mean of pooled means."""
     source = bound(make())
     calls = [watch(source, sites, seed=samples, samples=samples) for samples in (2, 6, 1)]
     pool = pool_average if isinstance(source, PredictedSource) else pool_maximum

@@ -102,14 +102,14 @@ def test_what_is_no_program_is_refused(program: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^there is no file .*x\.pt2\.$"):
         load_exported_program(path)
     path.write_bytes(b"not a zip file")
-    with pytest.raises(DataError, match=r"x\.pt2 is no torch\.export program: File is not a zip file\.$"):
+    with pytest.raises(DataError, match=r"x\.pt2 is not a torch\.export program: File is not a zip file\.$"):
         load_exported_program(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a", "b")
-    with pytest.raises(DataError, match=r"x\.pt2 is no torch\.export program: there is no graph in it\.$"):
+    with pytest.raises(DataError, match=r"x\.pt2 is not a torch\.export program: there is no graph in it\.$"):
         load_exported_program(path)
     path.write_bytes(program.read_bytes()[:2000])
-    with pytest.raises(DataError, match=r"x\.pt2 is no torch\.export program: "):
+    with pytest.raises(DataError, match=r"x\.pt2 is not a torch\.export program: "):
         load_exported_program(path)
     edited(program, path, lambda document: document["graph_module"].pop("signature"))
     with pytest.raises(DataError, match=r"x\.pt2 is damaged, or of another version of torch: KeyError: 'signature'\.$"):

@@ -135,10 +135,10 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^there is no file .*x\.onnx\.$"):
         load_onnx(path)
     path.write_bytes(b"\xff\xffnot a model")
-    with pytest.raises(DataError, match=r"x\.onnx is no ONNX model: "):
+    with pytest.raises(DataError, match=r"x\.onnx is not an ONNX model: "):
         load_onnx(path)
     path.write_bytes(b"")
-    with pytest.raises(DataError, match=r"x\.onnx is no ONNX model: it has no graph\.$"):
+    with pytest.raises(DataError, match=r"x\.onnx is not an ONNX model: it has no graph\.$"):
         load_onnx(path)
 
 

@@ -88,7 +88,7 @@ def busy(text: str) -> Iterator[Callable[[str], None]]:
 
 
 class Pulse:
-    """Tracks when a status line is due in outputs that are no terminal."""
+    """Tracks when a status line is due in outputs that are not a terminal."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -17,7 +17,7 @@ from pathlib import Path
 from adagp.errors import AdagpError, OptionError, RunError
 
 LARGEST_TEXT = 64 * 2**20
-"""Bytes of a text file at most: more is no program, workload or configuration that could be worked through."""
+"""Bytes of a text file at most: more is not a program, workload or configuration that could be worked through."""
 TEMPORARY = ".tmp"
 """The ending of a file that is being written."""
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)

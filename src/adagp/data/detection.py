@@ -117,7 +117,7 @@ def _read_split(root: File, split: str) -> list[Annotated]:
     for name in names:
         if not NAME.fullmatch(name):
             raise DataError(
-                f"{listing}: '{name[:100]}' is no name of a picture; letters, digits, '_', '-' and '.' make one."
+                f"{listing}: '{name[:100]}' is not the name of a picture; letters, digits, '_', '-' and '.' make one."
             )
     return [_read_annotated(root, name) for name in names]
 

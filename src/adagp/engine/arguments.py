@@ -26,7 +26,7 @@ from adagp.sources.split import SplitSource
 
 
 def check_model(model: object, optimizer: object) -> None:
-    """Raise if `model` is no module; if the two are swapped, the error says so."""
+    """Raise if `model` is not a module; if the two are swapped, the error says so."""
     if isinstance(model, nn.Module):
         return
     swapped = isinstance(model, torch.optim.Optimizer) and isinstance(optimizer, nn.Module)
@@ -51,7 +51,7 @@ def read_optimizers(optimizer: object) -> tuple[torch.optim.Optimizer, ...]:
 
 
 def check_patterns(exclude: object) -> None:
-    """Raise if `exclude` is no list of texts: one text would be taken for a list of letters."""
+    """Raise if `exclude` is not a list of texts: one text would be taken for a list of letters."""
     if isinstance(exclude, str):
         raise OptionError(f"exclude is '{exclude}'; it must be a list of name patterns, for example ['{exclude}'].")
     if not isinstance(exclude, Iterable) or not all(isinstance(pattern, str) for pattern in exclude):
@@ -65,7 +65,7 @@ def check_selector(output: object) -> None:
 
 
 def check_sources_given(sources: Mapping[str, Any]) -> None:
-    """Raise if `sources` holds something that is no source."""
+    """Raise if `sources` holds something that is not a source."""
     for name, source in sources.items():
         if not isinstance(source, Source):
             raise OptionError(

@@ -66,7 +66,7 @@ class AttachedModel:
         return frozenset(id(parameter) for group in groups for parameter in group["params"])
 
     def _check_reachable(self) -> None:
-        """Raise if the layer of a site is no part of the model any more; a layer that was wrapped still is."""
+        """Raise if the layer of a site is not part of the model any more; a layer that was wrapped still is."""
         present = set(self._model.modules())
         for site in self._sites:
             if site.module not in present:

@@ -259,7 +259,7 @@ class Trainer:
         self.setup.drop_gradients()
         self._open, self._exits = batch, ExitStack()
         try:
-            # Gradients that the user computes in between are no part of training.
+            # Gradients that the user computes in between are not part of training.
             self._exits.enter_context(gradient_hooks_off())
             if self.arithmetic is not None:
                 self._exits.enter_context(self.arithmetic.batch(self.done))
@@ -307,7 +307,7 @@ class Trainer:
     def paused(self) -> Iterator[None]:
         """Use the model outside training inside the context, in the middle of a batch too.
 
-        For forward and backward passes that are no part of training: adversarial examples, an evaluation, a teacher.
+        For forward and backward passes that are not part of training: adversarial examples, an evaluation, a teacher.
         """
         with ExitStack() as stack:
             if self._open is not None:

@@ -182,7 +182,7 @@ def energy_table(path: str | None = None) -> tuple[EnergyEntry, ...]:
         entries = tuple(map(_entry, csv.DictReader(text.splitlines())))
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise DataError(
-            f"{path} is no energy table: {error}; its columns are part, name, kilobytes, node_nm, bits, read_pj, write_pj, "
+            f"{path} is not an energy table: {error}; its columns are part, name, kilobytes, node_nm, bits, read_pj, write_pj, "
             "leakage_mw and source, as in adagp/hw/energy_table.csv."
         ) from None
     missing = [part for part in PARTS if not any(entry.part == part for entry in entries)]

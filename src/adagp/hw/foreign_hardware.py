@@ -35,9 +35,9 @@ def read_scale_sim(origin: str, text: str) -> Hardware:
         words = _whole(origin, chip, "Bandwidth") if interface == "USER" else inf
         dataflow = chip["Dataflow"].strip().lower()
     except ConfigurationError as error:
-        raise DataError(f"{origin} is no configuration of SCALE-Sim: {' '.join(str(error).split())}.") from None
+        raise DataError(f"{origin} is not a configuration of SCALE-Sim: {' '.join(str(error).split())}.") from None
     except KeyError as error:
-        raise DataError(f"{origin} is no configuration of SCALE-Sim: {error} is missing.") from None
+        raise DataError(f"{origin} is not a configuration of SCALE-Sim: {error} is missing.") from None
     return _checked(
         origin,
         {
@@ -89,9 +89,9 @@ def read_zigzag(origin: str, text: str) -> Hardware:
             fields["memory.buffer.size_kb"] = buffer["size"] / 8192
             fields |= {"memory.buffer.port_bits": float(_port(buffer)), **_accesses("buffer", buffer)}
     except yaml.YAMLError as error:
-        raise DataError(f"{origin} is no YAML file: {' '.join(str(error).split())}.") from None
+        raise DataError(f"{origin} is not a YAML file: {' '.join(str(error).split())}.") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise DataError(f"{origin} is no accelerator of ZigZag: {type(error).__name__}: {error}.") from None
+        raise DataError(f"{origin} is not an accelerator of ZigZag: {type(error).__name__}: {error}.") from None
     if len(sizes) != 2:
         raise OptionError(f"{origin}: its array has {len(sizes)} dimensions; only arrays of two are modelled.")
     return _checked(origin, {"array.size": f"{sizes[0]}x{sizes[1]}", **fields})

@@ -164,7 +164,7 @@ def parse_hardware(origin: str, text: str) -> Hardware:
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DataError(f"{origin} is no TOML file: {error}.") from None
+        raise DataError(f"{origin} is not a TOML file: {error}.") from None
     lines = dict(_lines(text))
     fields = dict(_flat(document))
     for name, value in fields.items():

@@ -23,7 +23,7 @@ def _measured(path: Path) -> dict[str, Any]:
     try:
         report = json.loads(read_text(path, "the results of adagp rtl"))
     except (ValueError, RecursionError):
-        raise OptionError(f"'{path}' is no JSON.") from None
+        raise OptionError(f"'{path}' is not JSON.") from None
     designs = report.get("designs") if isinstance(report, Mapping) else None
     if (
         not isinstance(designs, Mapping)

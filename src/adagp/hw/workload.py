@@ -167,7 +167,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Elementwise:
-    """Everything that is no product (normalisation, activation, pooling, sums): traffic only, in words per sample.
+    """Everything that is not a product (normalisation, activation, pooling, sums): traffic only, in words per sample.
 
     `parameters` are the trained weights of a lookup table (an embedding) that no product uses; they do not grow with the batch.
     """

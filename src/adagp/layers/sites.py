@@ -82,7 +82,7 @@ class Site:
         return local(self.weight) if self.has_whole_rows else self.outputs_first(blank(self.weight))
 
     def share_of(self, gradient: Tensor) -> Tensor:
-        """Return the rows `share` of a gradient of the weight; processes exchange their parts where these are no rows."""
+        """Return the rows `share` of a gradient of the weight; processes exchange their parts where these are not rows."""
         if self.has_whole_rows:
             return local(gradient)
         rows = self.outputs_first(whole(gradient))
@@ -133,7 +133,7 @@ _NORMALISATION = ("BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RMSNor
 def survey(model: nn.Module, optimized: Iterable[Tensor] | None = None, exclude: Sequence[str] = ()) -> Survey:
     """Sort the trainable parameters of `model` into sites and the rest.
 
-    `optimized` are the optimizer's parameters; a weight that is not among them never moves and is no site. `exclude` are
+    `optimized` are the optimizer's parameters; a weight that is not among them never moves and is not a site. `exclude` are
     name patterns (`head`, `blocks.0.*`) of layers that must not be sites, nor any layer inside them; a pattern that matches no
     layer is an error.
     """

@@ -207,7 +207,7 @@ def read_values(path: Path, transformers: Any) -> dict[str, Any]:
         raise ModelError(f"cannot read the configuration of a model in '{path}': {error}.") from None
     model_type = values.get("model_type") if isinstance(values, dict) else None
     if not isinstance(model_type, str):
-        raise ModelError(f"'{path}' is no configuration of a model of transformers: it has no model_type.")
+        raise ModelError(f"'{path}' is not a configuration of a model of transformers: it has no model_type.")
     check_model_type(model_type)
     if model_type not in transformers.CONFIG_MAPPING:
         raise ModelError(f"the installed transformers {transformers.__version__} has no model_type '{model_type}'.")

@@ -191,7 +191,7 @@ def truth_table(function: str, inputs: tuple[str, ...]) -> int:
     logic = _Function(function, columns, (1 << rows) - 1)
     table = logic.value()
     if logic.position != len(logic.tokens):
-        raise ValueError(f"'{function}' is no function")
+        raise ValueError(f"'{function}' is not a function")
     return table
 
 

@@ -88,7 +88,7 @@ def _selector(part: str, whole: str) -> Kind | Cut | str:
 def _kind(kind: str, every: Every, whole: str) -> Kind:
     if kind not in KINDS:
         raise OptionError(
-            f"cannot read the sites '{whole}': '{kind}' is no kind of layer. Choose from: conv, linear, layer."
+            f"cannot read the sites '{whole}': '{kind}' is not a kind of layer. Choose from: conv, linear, layer."
         )
     if every.step < 1 or every.start < 1:
         raise OptionError(f"cannot read the sites '{whole}': layers are counted from 1.")
@@ -139,7 +139,7 @@ def _below(cut: Cut, layout: Layout) -> tuple[Layer, ...]:
         return layout.sites[: layout.count_for(cut.saving)]
     names = [site.name for site in layout.sites]
     if cut.name not in names:
-        raise OptionError(f"the schedule's cut is at '{cut.name}', which is no site of the model. {_listed(layout)}")
+        raise OptionError(f"the schedule's cut is at '{cut.name}', which is not a site of the model. {_listed(layout)}")
     if cut.name == names[0]:
         raise OptionError(f"the schedule's cut is at '{cut.name}', the first site: there is none before it.")
     return layout.sites[: names.index(cut.name)]

@@ -92,7 +92,7 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
 
 
 def usual_warmup(text: str, epochs: int) -> int | None:
-    """Return the epochs of a schedule's usual warm-up in a run of `epochs`, None where that is no share of the run."""
+    """Return the epochs of a schedule's usual warm-up in a run of `epochs`, None where that is not a share of the run."""
     form = _form_of(text)
     is_share = form.warmup is scaled_warmup and bool(form.read(text, epochs, "predicted").sources)
     return scaled_warmup(epochs) if is_share else None

@@ -382,7 +382,7 @@ _hooks_off = 0
 
 @contextmanager
 def gradient_hooks_off() -> Iterator[None]:
-    """Ignore the gradients that are computed inside the context: they are no part of training."""
+    """Ignore the gradients that are computed inside the context: they are not part of training."""
     global _hooks_off
     _hooks_off += 1
     try:

@@ -35,7 +35,7 @@ KEEPS_RESULT = frozenset(
 LONGEST_JOINED = 32
 """Uses in layers that become one, at most."""
 BITS = {torch.bool: 8, torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.int64: 64}
-"""The width of words that are no activations, as torch keeps them: masks, indices."""
+"""The width of words that are not activations, as torch keeps them: masks, indices."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class AutogradRecord:
         self._operation, self._module, self._layer = operation, module, layer
 
     def end(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Note the results of the operation, which is no view."""
+        """Note the results of the operation, which is not a view."""
         self._follow(operands, results)
         own = results if self._operation in KEEPS_RESULT else results[1:]
         self._own_results = {storage_of(tensor) for tensor in own}

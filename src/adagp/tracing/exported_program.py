@@ -171,7 +171,7 @@ def _read(path: Path) -> tuple[Any, Mapping[str, str]]:
         with zipfile.ZipFile(path) as archive:
             graph = _find(archive, path, ("models/model.json", "serialized_exported_program.json"))
             if graph is None:
-                raise DataError(f"{path} is no torch.export program: there is no graph in it.")
+                raise DataError(f"{path} is not a torch.export program: there is no graph in it.")
             table = _find(archive, path, ("model_weights_config.json",))
             document = json.loads(archive.read(graph))
             entries = {} if table is None else json.loads(archive.read(table)).get("config", {})
@@ -179,7 +179,7 @@ def _read(path: Path) -> tuple[Any, Mapping[str, str]]:
     except (*DAMAGE, zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
         if isinstance(error, AdagpError):
             raise
-        raise DataError(f"{path} is no torch.export program: {error}.") from None
+        raise DataError(f"{path} is not a torch.export program: {error}.") from None
 
 
 def _find(archive: zipfile.ZipFile, path: Path, endings: tuple[str, ...]) -> str | None:
@@ -329,7 +329,7 @@ def _check_numbers(target: str, values: Sequence[Any]) -> None:
     """Check that arithmetic is on sizes, so that a file cannot make it take forever."""
     are_sizes = all(type(value) in (int, float, bool) and abs(value) <= LARGEST_SIZE for value in values)
     if not are_sizes or (target.endswith(".pow") and abs(values[-1]) > LARGEST_POWER):
-        raise DataError(f"{target} gets arguments that are no sizes.")
+        raise DataError(f"{target} gets arguments that are not sizes.")
 
 
 def _check_whole_numbers(target: str, values: Any) -> None:

@@ -88,9 +88,9 @@ def _read(path: Path) -> Any:
     except (DecodeError, RuntimeError, ValueError, OSError) as error:
         if isinstance(error, AdagpError):
             raise DataError(f"{path}: {error}") from None
-        raise DataError(f"{path} is no ONNX model: {error}.") from None
+        raise DataError(f"{path} is not an ONNX model: {error}.") from None
     if not model.ir_version or not model.graph.node:
-        raise DataError(f"{path} is no ONNX model: it has no graph.")
+        raise DataError(f"{path} is not an ONNX model: it has no graph.")
     return model
 
 

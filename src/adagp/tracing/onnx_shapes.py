@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from adagp.errors import DataError
 
 FEW = 4096
-"""Constants of more values are no shapes; of floating-point ones only the size is kept."""
+"""Constants of more values are not shapes; of floating-point ones only the size is kept."""
 MOST = 1 << 22
 """Values that a computed constant may have."""
 EVALUATED = frozenset(

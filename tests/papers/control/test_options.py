@@ -25,11 +25,11 @@ def test_shares_and_predictors_in_text_form() -> None:
     [
         ("bp", "predictor is 'bp'; method 'bp' predicts nothing that control could use."),
         ("control", "predictor is 'control'; method 'control' predicts nothing that control could use."),
-        ("feedback:features=x", "predictor is 'feedback:features=x'; 'x' is no int."),
+        ("feedback:features=x", "predictor is 'feedback:features=x'; 'x' is not of type int."),
         ("feedback:features=0", "--features is 0; it must be 1 or more."),
         (
             "dni:features=3",
-            "predictor is 'dni:features=3'; 'features=3' is no option=value of method 'dni', which has: predictor_lr, "
+            "predictor is 'dni:features=3'; 'features=3' is not an option=value of method 'dni', which has: predictor_lr, "
             "predictor_scheduler, normalize, hold_norm.",
         ),
     ],

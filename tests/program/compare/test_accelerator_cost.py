@@ -88,9 +88,9 @@ def test_text_forms() -> None:
     [
         (
             "mex,ws",
-            "--accelerator 'mex,ws': 'mex' is no design (baseline, low, efficient, max, max-ideal, equal-power, "
-            "equal-area), no "
-            "dataflow (ws, os, is, rs) and no array; write a design, a dataflow and an array, for example max,ws,12x15.",
+            "--accelerator 'mex,ws': 'mex' is not a design (baseline, low, efficient, max, max-ideal, equal-power, "
+            "equal-area), a "
+            "dataflow (ws, os, is, rs) or an array; write a design, a dataflow and an array, for example max,ws,12x15.",
         ),
         (
             "ws,os",

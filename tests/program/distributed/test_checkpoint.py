@@ -142,7 +142,7 @@ def test_foreign_metadata_run_no_code(world: World, tmp_path: Path, monkeypatch:
     for place in own.storage_data.values():
         place.relative_path = "../../secret"
     forged(Path("kept"), own)
-    assert "it names a file that is no part of it: ../../secret" in refusal(Path("kept"), world)
+    assert "it names a file that is not part of it: ../../secret" in refusal(Path("kept"), world)
 
 
 def save_and_watch(folder: Path, copies: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_source_of_a_user(start: Any, alone: Any, monkeypatch: pytest.MonkeyPa
 def test_a_source_that_cannot_train_in_a_pipeline_is_rejected() -> None:
     with pytest.raises(OptionError) as caught:
         pipeline_sources({"replay": ReplaySource()})
-    assert str(caught.value) == "source 'replay' cannot train in a pipeline: it is no adagp.sources.PipelineSource."
+    assert str(caught.value) == "source 'replay' cannot train in a pipeline: it is not an adagp.sources.PipelineSource."
 
 
 @pytest.mark.parametrize(("name", "method"), TORCH)

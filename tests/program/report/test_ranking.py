@@ -187,7 +187,7 @@ def test_warnings_of_unfinished_runs_and_uneven_timing(write_run: Any) -> None:
 
 
 def test_the_verdict_of_a_comparison_is_its_own(write_run: Any, tmp_path: Path) -> None:
-    """Its probe and its tuning runs are no methods; the sentences are those that `adagp compare` prints."""
+    """Its probe and its tuning runs are not methods; the sentences are those that `adagp compare` prints."""
     (tmp_path / "comparison.json").write_text('{"entries": [{"name": "bp"}, {"name": "feedback@1:1"}]}')
     for seed in (0, 1):
         write_run(f"runs/bp-40-seed{seed}", method="bp", seed=seed, batches=40)

@@ -45,7 +45,7 @@ PORTS = (0, 64)
 
 @dataclass(frozen=True)
 class Training:
-    """How one of the two models that are no image classifiers may have been trained, and on which design.
+    """How one of the two models that are not image classifiers may have been trained, and on which design.
 
     `hidden` features of a feed-forward layer and sentences of `length` word pieces are a Transformer's; None: the zoo's.
     """

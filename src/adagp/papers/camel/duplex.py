@@ -256,7 +256,7 @@ def duplex_network(classes: int, image: tuple[int, ...], options: DuplexOptions,
 
 
 def check_options(options: DuplexOptions) -> None:
-    """Raise if the backbone is no image model, or if options need one and there is none."""
+    """Raise if the backbone is not an image model, or if options need one and there is none."""
     name = options.backbone
     if options.trained not in TRAINED:
         raise unknown_name("trained part", options.trained, TRAINED)

@@ -50,7 +50,7 @@ def parse_predictor(text: str) -> tuple[Method, dict[str, Any]]:
         option = option.strip().replace("-", "_")
         if not equals or option not in known:
             raise OptionError(
-                f"predictor is '{text}'; '{pair}' is no option=value of method '{name}', which has: {', '.join(known)}."
+                f"predictor is '{text}'; '{pair}' is not an option=value of method '{name}', which has: {', '.join(known)}."
             )
         options[option] = _read(text, value, known[option].kind)
         known[option].check(options[option])
@@ -65,4 +65,4 @@ def _read(text: str, value: str, kind: type) -> Any:
             return kind(value)
     except ValueError:
         pass
-    raise OptionError(f"predictor is '{text}'; '{value}' is no {kind.__name__}.")
+    raise OptionError(f"predictor is '{text}'; '{value}' is not of type {kind.__name__}.")

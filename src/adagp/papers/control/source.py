@@ -255,7 +255,7 @@ class ControlSource(MixedSource, SplitSource):
 class GradientCovariances:
     """Running moments of true gradients T and predictions P over samples, site by site.
 
-    They are taken of the differences from one measured batch to the next: the mean gradient, which is no noise, cancels. Both
+    They are taken of the differences from one measured batch to the next: the mean gradient, which is not noise, cancels. Both
     differ as much by the samples of a batch as T and P themselves, twice; the ratios that are used are those of single samples.
     """
 

@@ -160,7 +160,7 @@ class _SiteMode(TorchFunctionMode):
     def _backward(self, loss: Tensor, gradient: Tensor | None = None, *args: Any, **kwargs: Any) -> None:
         """Run a backward pass with the mode on: activation checkpointing runs forwards again in it.
 
-        A mode is off while it handles a call. A backward pass that begins at an edge of the graph is no call to be handled.
+        A mode is off while it handles a call. A backward pass that begins at an edge of the graph is not a call to be handled.
         """
         if not loss.requires_grad:
             loss.backward(gradient, *args, **kwargs)  # raises torch's own error

@@ -11,7 +11,7 @@ channels at each place of the kernel, and along the samples at each place of the
 together for every kernel, stride and padding, and torch's own convolutions of the converted tensors have the wanted sums
 but for the order of additions in float. (How FAST groups convolutions is not in the text at hand; this is our choice.)
 
-Sums leave the products as floats. The bias and its gradient are no products, and stay as they are.
+Sums leave the products as floats. The bias and its gradient are not products, and stay as they are.
 """
 
 from collections.abc import Callable, Container

@@ -85,7 +85,7 @@ def class_features(softmax: Tensor, error: Tensor) -> Tensor:
     Error and softmax together span the label without reading it. The factor s, 1 over the samples for a mean loss, makes both
     equally large, also where a loss is a sum, or divided by the number of micro-batches. It is the ratio of what is positive
     in the errors to the softmax there, as a label makes one number of a row negative. A row without error, such as that of a
-    padded position, is no sample and has no features.
+    padded position, is not a sample and has no features.
     """
     positive = error > 0
     scale = (error * positive).sum() / (softmax * positive).sum().clamp(min=torch.finfo(softmax.dtype).tiny)

@@ -117,7 +117,7 @@ class RemappedSource(LearnedSource):
         self._unpooled.clear()
 
     def _add(self, site: Site, samples: Tensor, weight: int) -> None:
-        """Add the mean over the samples of a call to that of the batch: the largest of a mean is no mean of largest ones."""
+        """Add the mean over the samples of a call to that of the batch: the largest of a mean is not a mean of largest ones."""
         total, count = self._unpooled.get((site, samples.shape), (0.0, 0))
         self._unpooled[site, samples.shape] = total + weight * samples, count + weight
 

@@ -265,7 +265,7 @@ def gradients_of(trainer: Trainer, task: Task, sites: Sequence[Site], inputs: An
 
 
 class _DiscardError(Exception):
-    """Ends a batch that is no part of training."""
+    """Ends a batch that is not part of training."""
 
 
 def predicted_gradients(

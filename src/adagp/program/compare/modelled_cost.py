@@ -71,8 +71,8 @@ def parse_accelerator(text: str) -> AcceleratorPlatform:
         name = parts.get(word, "array")
         if name == "array" and not word[:1].isdigit():
             raise OptionError(
-                f"--accelerator '{text}': '{word}' is no design ({', '.join(offered)}), no dataflow "
-                f"({', '.join(DATAFLOWS)}) and no array; {_ACCELERATOR_FORM}."
+                f"--accelerator '{text}': '{word}' is not a design ({', '.join(offered)}), a dataflow "
+                f"({', '.join(DATAFLOWS)}) or an array; {_ACCELERATOR_FORM}."
             )
         if name in values:
             raise OptionError(f"--accelerator '{text}' names two of {name}; {_ACCELERATOR_FORM}.")

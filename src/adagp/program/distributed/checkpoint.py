@@ -289,7 +289,7 @@ def in_memory(tensor: Tensor) -> Tensor:
 
 
 def memory_orders(rest: Any) -> dict[str, list[int]]:
-    """Return the strides of each named tensor that was no DTensor, to restore its memory order."""
+    """Return the strides of each named tensor that was not a DTensor, to restore its memory order."""
     if isinstance(rest, dict):
         if _NAMED in rest:
             return {rest[_NAMED]: rest["stride"]} if rest["stride"] else {}
@@ -367,9 +367,9 @@ class CarefulReader(FileSystemReader):
             raise pickle.UnpicklingError("its metadata have another form")
         for stored in metadata.storage_data.values():
             if stored.relative_path not in self._files or stored.transform_descriptors:
-                raise pickle.UnpicklingError(f"it names a file that is no part of it: {stored.relative_path}")
+                raise pickle.UnpicklingError(f"it names a file that is not part of it: {stored.relative_path}")
         for name, entry in metadata.state_dict_metadata.items():
             if not isinstance(entry, TensorStorageMetadata):
-                raise pickle.UnpicklingError(f"'{name}' is no tensor")
+                raise pickle.UnpicklingError(f"'{name}' is not a tensor")
             if math.prod(entry.size) * entry.properties.dtype.itemsize > self._size:
                 raise pickle.UnpicklingError("it claims more data than the files have")

@@ -1,4 +1,4 @@
-"""Cutting models that are no chain of modules, by the tracer of torch.distributed.pipelining, where named modules begin.
+"""Cutting models that are not a chain of modules, by the tracer of torch.distributed.pipelining, where named modules begin.
 
 The tracer returns a graph of stages, in which a value may go from one stage to a much later one (a shortcut, a dense block's
 outputs). Here such values are relayed from stage to stage, so that every stage has only its two neighbours, as all pipeline

@@ -126,7 +126,7 @@ def chain(model: nn.Module, sample: Any) -> tuple[list[nn.Module], list[torch.Si
 
 
 def most_stages(model: nn.Module, survey: Survey, sample: Any) -> int:
-    """Return the largest number of stages that `cut` can make; 0 if the model is no chain."""
+    """Return the largest number of stages that `cut` can make; 0 if the model is not a chain."""
     return len(_starts(chain(model, sample)[0], survey))
 
 

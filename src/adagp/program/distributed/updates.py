@@ -234,7 +234,7 @@ def pipeline_sources(named: Mapping[str, Source]) -> list[PipelineSource]:
     sources = []
     for name, source in named.items():
         if not isinstance(source, PipelineSource):
-            raise OptionError(f"source '{name}' cannot train in a pipeline: it is no adagp.sources.PipelineSource.")
+            raise OptionError(f"source '{name}' cannot train in a pipeline: it is not an adagp.sources.PipelineSource.")
         sources.append(source)
     return sources
 

@@ -144,7 +144,7 @@ def _groups(records: Sequence[RunRecord]) -> tuple[MethodRuns, ...]:
     for record in records:
         choice = f"{comparison_of(record.path)} {record.candidate} {_key(record, names)}"
         run = f"{choice} {record.config.get('seed')}"
-        # A second run of the same seed is no further seed: it is a group of its own.
+        # A second run of the same seed is not a further seed: it is a group of its own.
         by_choice.setdefault(f"{choice} {repeats[run]}", []).append(record)
         repeats[run] += 1
     groups = [

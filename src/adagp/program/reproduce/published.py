@@ -10,7 +10,7 @@ tolerance  how far ours may be off before it counts as outside
 read_off   true where the number was not printed but read off a picture's axis; never compared more finely
 claims     what the paper states in words, in ours; `slack` is by how much one may be missed
 not_tested why no experiment tests the numbers and claims of the section
-set_up     settings of the paper's or our experiments, which are no results; true where the whole section is
+set_up     settings of the paper's or our experiments, which are not results; true where the whole section is
 
 `source`, `unit`, `tolerance`, `read_off` and `not_tested` hold for all numbers below them, unless given again further in.
 A number or claim has a path, such as adagp-table1/cifar10/vgg13/bp, by which verdicts refer to it.
@@ -31,7 +31,7 @@ from adagp.errors import unknown_name
 KIND, FILE = "published", "published.toml"
 INHERITED = ("source", "unit", "tolerance", "read_off", "not_tested")
 NO_RESULTS = (*INHERITED, "paper", "slack", "set_up")
-"""Keys of a section whose values are no published results."""
+"""Keys of a section whose values are not published results."""
 
 
 @dataclass(frozen=True)

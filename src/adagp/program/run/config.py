@@ -295,7 +295,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def check_names_and_types(values: Mapping[str, Any], origin: str) -> None:
-    """Raise on names that are no options and on values of a wrong type, naming `origin`."""
+    """Raise on names that are not options and on values of a wrong type, naming `origin`."""
     if ":" in str(values.get("method", "")):
         find_method(str(values["method"]))  # its own options are known from here on
     known = known_options()

@@ -445,7 +445,7 @@ def _amounts(table: Any) -> Mapping[str, float]:
 
 
 def _figures(table: Any) -> Mapping[str, float | None]:
-    """Return the numbers of a table by name; what is no finite number is None."""
+    """Return the numbers of a table by name; what is not a finite number is None."""
     if not isinstance(table, dict):
         return {}
     values = table.values()
