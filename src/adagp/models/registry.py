@@ -100,7 +100,7 @@ def _image_models() -> Iterator[ModelInfo]:
         yield model(name, "cnns:small_vgg", "adagp", text, pixels=32, classes=10)
     yield model(
         "small_vit",
-        "vit:small_vit",
+        "transformer:small_vit",
         "adagp",
         "vision transformer of 4 layers and 128 features, patches of 4x4 (Dosovitskiy et al. 2020)",
         smallest=4,
