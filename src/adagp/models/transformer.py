@@ -330,12 +330,12 @@ def _trim(pieces: list[int]) -> list[int]:
     return [piece for piece in pieces if piece not in (PAD, END)]
 
 
-PATCH, SIZE, LAYERS = 4, 128, 4
+PATCH, VIT_SIZE, VIT_LAYERS = 4, 128, 4
 
 
 def small_vit(name: str, classes: int, image: tuple[int, int, int], width: float) -> nn.Module:
     """Return a model with `width` times 128 features a patch."""
-    size = scaled_size(SIZE, width)
+    size = scaled_size(VIT_SIZE, width)
     return SmallVit(image[0], classes, size)
 
 
@@ -345,7 +345,7 @@ class SmallVit(nn.Module):
     def __init__(self, channels: int, classes: int, size: int) -> None:
         super().__init__()
         self.patches = nn.Conv2d(channels, size, PATCH, PATCH)
-        self.layers = nn.ModuleList(EncoderLayer(size, 4 * size, dropout=0.0) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(EncoderLayer(size, 4 * size, dropout=0.0) for _ in range(VIT_LAYERS))
         self.norm = nn.LayerNorm(size)
         self.head = nn.Linear(size, classes)
 

@@ -210,9 +210,6 @@ def test_rows_that_are_not_comparable_are_left_out() -> None:
     assert comparable(verdicts) == f"## one\n\n{head}| a | within |\n\n## two\n\n{NOTHING}"
 
 
-pytestmark = pytest.mark.medium
-
-
 def test_the_largest_budget_decides(tmp_path: Path) -> None:
     """Products are arithmetic, the same at every budget; re-mapping's losses have no records, so they are not tested."""
     records, out = tmp_path / "records", tmp_path / "out"
