@@ -14,7 +14,7 @@ from adagp.pipe.modelled import modelled_costs
 from adagp.program.reproduce.published import published
 from adagp.program.workloads import model_workload
 
-pytestmark = pytest.mark.medium
+pytestmark = pytest.mark.slow
 
 Found = dict[str, dict[str, list[Simulation]]]
 """Simulations of the thirteen CNNs by dataflow and data set."""

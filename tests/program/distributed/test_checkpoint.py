@@ -199,6 +199,7 @@ def hold_shards(rank: int, size: int, port: int, folder: Path, saves: bool) -> N
     assert [one["rank"] for one in found.own] == [0, 1]
 
 
+@pytest.mark.slow
 def test_shards_are_read_by_another_number_of_processes(tmp_path: Path) -> None:
     for size, saves in ((2, True), (2, False), (3, False), (1, False)):
         port = free_port()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.marks import slow
 
 from adagp.core.methods import find_method
 from adagp.core.plan import Phase
@@ -64,7 +65,7 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("method", ["bp", "adagp", "feedback"])
+@pytest.mark.parametrize("method", [slow("bp"), slow("adagp"), "feedback"])
 @WAYS
 def test_two_processes_send_what_is_modelled(method: str, runtime: str, split: str, start: Any) -> None:
     compare(method, start, 2, runtime, split.format(2))

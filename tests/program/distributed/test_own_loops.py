@@ -111,6 +111,7 @@ def control_everywhere(ways: list[str]) -> dict[str, Weights]:
     return weights
 
 
+@pytest.mark.slow
 def test_a_split_batch_in_several_processes(tmp_path: Path) -> None:
     """Each splits its own samples. All end with the same weights; with a share of 1 these are those of plain PyTorch."""
     weights = in_processes(tmp_path, 2, control_everywhere, ["ddp", "fsdp"])[0]
@@ -127,6 +128,7 @@ def both_loops(ways: dict[str, str]) -> None:
         assert all(torch.equal(one, weights[name]) for name, one in plain.weights().items()), (way, method)
 
 
+@pytest.mark.slow
 def test_bp_batches_are_those_of_the_loop_without_adagp(tmp_path: Path) -> None:
     in_processes(tmp_path, 4, both_loops, {"ddp": "feedback", "fsdp": "adagp", "hsdp": "feedback"})
 
@@ -214,6 +216,7 @@ def sources_of_users(ways: list[str]) -> None:
                 assert len(grads) == 6
 
 
+@pytest.mark.slow
 def test_sources_of_users_are_averaged_and_the_guard_checks_the_mean(tmp_path: Path) -> None:
     in_processes(tmp_path, 2, sources_of_users, ["ddp", "fsdp"])
 
@@ -314,6 +317,7 @@ def resumed(ways: list[str]) -> None:
             assert unbroken.trainer.read_sites() == again.trainer.read_sites()
 
 
+@pytest.mark.slow
 def test_a_resumed_loop_ends_with_the_same_bits(tmp_path: Path) -> None:
     in_processes(tmp_path, 2, resumed, ["ddp", "fsdp"])
 

@@ -17,7 +17,7 @@ SHORT = {"model": "nets:small_vgg", "batches": 12, "epochs": 1, "warmup": None, 
 """Four batches of backprop, then two of GP to one of BP; copies are compared after every batch."""
 TOLERANCE = 1e-5
 
-PROGRAMS = [slow("gpipe"), slow("dapple"), "chimera", slow("interleaved"), slow("zb-h1"), "zb-v"]
+PROGRAMS = [slow("gpipe"), slow("dapple"), slow("chimera"), slow("interleaved"), slow("zb-h1"), "zb-v"]
 TORCH = [slow("gpipe", "adagp"), ("dapple", "feedback"), slow("interleaved", "feedback"), slow("zb-v", "adagp")]
 
 
@@ -39,6 +39,7 @@ def test_the_predictor_in_pipelines_of_several_stages(name: str, start: Any, alo
     check(start, alone, f"pipeline:{name}")
 
 
+@pytest.mark.slow
 def test_a_source_of_a_user(start: Any, alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(METHODS, "_things", {name: METHODS[name] for name in METHODS})  # which it enters itself into
     options = SHORT | {"method": "nets:Replayed", "ratio": "1:1", "lr": 0.02}
@@ -112,7 +113,7 @@ SPEAKER = {
 @pytest.mark.parametrize(
     ("parallel", "options"),
     [
-        ("pipeline:dapple", {}),
+        slow("pipeline:dapple", {}),
         slow("pipeline:chimera", {"method": "feedback", "features": 8}),
         slow("pipeline:zb-v", {"method": "feedback", "features": 8, "runtime": "torch"}),
         slow("pipeline:gpipe", {"split": "layers.0.feed_forward,layers.1.attention,head", "runtime": "torch"}),
@@ -131,7 +132,7 @@ DENSE_NET = {"model": "nets:dense_net", "runtime": "torch", "lr": 1e-3, "batches
 @pytest.mark.parametrize(
     ("parallel", "size", "options"),
     [
-        ("pipeline:interleaved", 4, RESNET),
+        slow("pipeline:interleaved", 4, RESNET),
         slow("pipeline:zb-v", 4, RESNET | {"method": "feedback"}),
         slow("pipeline:dapple", 4, RESNET | {"runtime": "torch"}),
         slow("pipeline:dapple", 2, DENSE_NET),

@@ -72,6 +72,7 @@ def test_several_processes_train_as_one(size: int, parallel: str, start: Any, al
             assert ours["sites"][site]["cosine_previous"] == pytest.approx(figures["cosine_previous"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_a_plugin_trains_as_one_process_does(
     start: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_pipeline_of_a_plugin_trains_as_one_process_does(
     assert_close(weights("run"), expected)
 
 
+@pytest.mark.slow
 def test_an_adaptive_schedule_decides_the_same_in_every_process(start: Any, alone: Any) -> None:
     """By the loss of the whole batch, not by that of the process's own share."""
     expected = alone(ratio="adaptive", epochs=4)
@@ -139,6 +141,7 @@ def test_sparse_training_keeps_the_same_weights_in_every_process(start: Any, alo
     assert [row["kept"] for row in rows("run")] == [row["kept"] for row in rows("alone")]
 
 
+@pytest.mark.slow
 def test_a_duplex_model_trains_in_several_processes_as_in_one(start: Any, alone: Any) -> None:
     duplex = {"model": "duplex", "backbone": "none", "branch": 2, "branch_channels": 4, "lr": 0.01, "check_every": 1}
     expected = alone(**duplex)
@@ -260,7 +263,7 @@ LIVELY = SEVEN | {"model": "nets:normalised", "optimizer": "adam", "lr": 1e-3, "
 
 
 @pytest.mark.parametrize(
-    ("size", "parallel"), [slow(2, "data"), slow(2, "fsdp"), (4, "pipeline:dapple"), slow(4, "pipeline:chimera")]
+    ("size", "parallel"), [(2, "data"), slow(2, "fsdp"), slow(4, "pipeline:dapple"), slow(4, "pipeline:chimera")]
 )
 def test_a_stopped_run_resumes_exactly(size: int, parallel: str, start: Any) -> None:
     """With batch norm, dropout and Adam; stopped in the middle of an epoch."""
@@ -301,7 +304,7 @@ def stumble(rank: int, seen: int) -> None:
         raise ValueError("a process stumbles")
 
 
-@pytest.mark.parametrize(("size", "parallel"), [(2, "data"), slow(4, "pipeline:chimera")])
+@pytest.mark.parametrize(("size", "parallel"), [slow(2, "data"), slow(4, "pipeline:chimera")])
 def test_a_killed_process_ends_the_run_which_resumes_to_the_same_weights(size: int, parallel: str, start: Any) -> None:
     """With a checkpoint in the making all the time."""
     assert start(size, "whole", parallel) == [0] * size
@@ -339,6 +342,7 @@ def test_bytes_that_are_sent(start: Any) -> None:
     assert mixed["bp"]["gradients"] == 2 * batches["bp"] * 4 * parameters
 
 
+@pytest.mark.slow
 def test_a_pipeline_measures_its_bubbles_and_transfers(start: Any) -> None:
     assert start(4, "run", "pipeline:dapple") == [0] * 4
     for row in rows("run"):
@@ -349,6 +353,7 @@ def test_a_pipeline_measures_its_bubbles_and_transfers(start: Any) -> None:
     assert set(sent["gp"]) == {"activations", "requests"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the guard rejected half or more")  # which is what this is about
 def test_the_guard_rejects_updates_by_stage(start: Any) -> None:
     assert start(4, "run", "pipeline:gpipe", guard_limit=1e-9) == [0] * 4

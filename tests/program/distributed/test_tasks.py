@@ -71,12 +71,12 @@ FEEDBACK = {"method": "feedback", "features": 8}
     ("name", "parallel", "more"),
     [
         slow("translation", "data", {}),
-        ("translation", "fsdp", {}),
+        slow("translation", "fsdp", {}),
         slow("translation", "pipeline:dapple", TORCH | FEEDBACK),
         slow("translation", "pipeline:chimera", {}),
         slow("detection", "data", {}),
         slow("detection", "pipeline:gpipe", TORCH),
-        ("detection", "pipeline:dapple", FEEDBACK),
+        slow("detection", "pipeline:dapple", FEEDBACK),
         ("language", "data", {}),
     ],
 )
