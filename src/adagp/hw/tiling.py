@@ -180,8 +180,10 @@ def all_tilings(product: Product) -> Tilings:
     )
 
 
-def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -> Tiling:
-    """Return the tiling that suits the memory's objective best."""
+def best_tiling(
+    product: Product, array: Array, dataflow: str, memory: Memory, allowed: NDArray[np.bool_] | None = None
+) -> Tiling:
+    """Return the tiling that suits the memory's objective best; of those that are `allowed`, if that is given."""
     tilings = all_tilings(product)
     times, least = tiling_times(product, array, dataflow, memory.bits_per_cycle)
     if memory.accumulator_bits and placement_of(dataflow, product) is not None:
@@ -190,6 +192,9 @@ def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -
     else:  # those that fit come first
         fitting = np.arange(int(tilings.tile_bits.searchsorted(memory.buffer_bits / 2, side="right")))
         quickest = least[max(0, fitting.size - 1)]
+    if allowed is not None:
+        fitting = fitting[allowed[fitting]]
+        quickest = times[fitting].min(initial=inf)
     if memory.objective in SLACK:
         fitting = fitting[times[fitting] <= (1 + SLACK[memory.objective]) * quickest]
     if not fitting.size:
@@ -199,6 +204,9 @@ def best_tiling(product: Product, array: Array, dataflow: str, memory: Memory) -
     else:
         joules = _joules(tilings, product, array, dataflow, memory, times)
         criteria = [joules * times if memory.objective == "edp" else joules, times, tilings.traffic]
+    # Hardware takes some cycles more for each tile, which are not modelled: of equals, the fewest tiles.
+    rows, depth, columns = (loop.parts for loop in tilings.loops)
+    criteria.append(tilings.broadcast(rows * depth * columns))
     for criterion in criteria:
         fitting = fitting[criterion[fitting] <= criterion[fitting].min()]
     # Of equals the first, as the orders and the cuts are numbered.

@@ -19,7 +19,8 @@ class CoreSizes:
     `predictor_words` are those of a further bank in each column's lane, for the predictor's weights; `off_chip_words` those
     that the core can reach outside the chip. `pool_words` are the totals, in each column's lane, of outputs that are pooled as
     they leave the array. With `stages` 1 there is a register behind each multiplier, in PEs and in the element unit, so that
-    the clock can be faster. `prefix` begins the names of the modules of this core.
+    the clock can be faster. With `dma_words` a DMA reaches the banks while the array computes, so many lanes at a time; each
+    bank of sums is then two banks. `prefix` begins the names of the modules of this core.
     """
 
     array: Array
@@ -31,6 +32,7 @@ class CoreSizes:
     off_chip_words: int = 0
     pool_words: int = 0
     stages: int = 0
+    dma_words: int = 0
     prefix: str = ""
 
     def __post_init__(self) -> None:
@@ -42,6 +44,21 @@ class CoreSizes:
             raise OptionError(f"pipeline stages is {self.stages}; it must be 0 or 1.")
         for name in ("value_words", "sum_words", "program_words"):
             _check_words(name, getattr(self, name))
+        if self.dma_words:
+            self._check_dma()
+
+    def _check_dma(self) -> None:
+        rows, columns = self.array.rows, self.array.columns
+        if self.dma_words < 0 or rows % self.dma_words or columns % self.dma_words:
+            raise OptionError(
+                f"a DMA of {self.dma_words} values a cycle does not suit array {self.array}: rows and columns must be "
+                "multiples of it."
+            )
+        if self.groups is not None:
+            raise OptionError(f"a DMA moves single numbers; format {self.number.name} has groups of them.")
+        for name in ("value_words", "sum_words"):
+            if getattr(self, name) % 2:
+                raise OptionError(f"{name} is {getattr(self, name)}; with a DMA it must be even: each half has a tile.")
 
     @property
     def groups(self) -> GroupedFormat | None:
@@ -124,6 +141,7 @@ def make_blueprint(
     pool_words: int = 1024,
     program_words: int = 512,
     stages: int = 0,
+    dma_words: int = 0,
 ) -> Blueprint:
     """Return the blueprint of a design.
 
@@ -136,7 +154,9 @@ def make_blueprint(
         raise unknown_name("design in hardware", design, DESIGNS)
     _check_words("predictor_words", predictor_words)
     _check_words("pool_words", pool_words)
-    core = CoreSizes(array, number, value_words, sum_words, program_words, stages=stages)
+    if dma_words and design != "baseline":
+        raise OptionError(f"design '{design}' has no DMA; choose design baseline, or leave the DMA out.")
+    core = CoreSizes(array, number, value_words, sum_words, program_words, stages=stages, dma_words=dma_words)
     if design != "baseline":
         if core.groups is not None:
             raise OptionError(

@@ -13,7 +13,7 @@ from amaranth.lib.wiring import In, Out
 
 from adagp.rtl.block import Block, add_submodule, delayed
 from adagp.rtl.blueprint import Blueprint
-from adagp.rtl.core import COUNTERS, SLICE, Core
+from adagp.rtl.core import COUNTERS, SLICE, Core, dma_ports
 from adagp.rtl.off_chip import LATENCY_BITS, OffChipPort, SimulatedMemory, off_chip_ports
 
 
@@ -55,6 +55,7 @@ class Chip(Block):
                 "program_in": In(SLICE),
                 **(seen | {"latency": In(LATENCY_BITS)} if simulated else {}),
                 **(off_chip_ports(sizes) if sizes.off_chip_words and not simulated else {}),
+                **(dma_ports(sizes) if sizes.dma_words else {}),
             }
         )
 
@@ -71,6 +72,10 @@ class Chip(Block):
         if self.simulated:
             m.d.comb += [getattr(self, name).eq(getattr(main, name)) for name in COUNTERS]
             m.d.comb += [self.array_step.eq(main.array_step), self.array_leaves.eq(main.array_leaves)]
+        if blueprint.core.dma_words:
+            for name, member in dma_ports(blueprint.core).items():
+                ours, theirs = getattr(self, name), getattr(main, name)
+                m.d.comb += ours.eq(theirs) if member.flow is Out else theirs.eq(ours)
         if other is not None:
             predictor = Core(other, counts=self.simulated)
             add_submodule(m, platform, "predictor_core", predictor)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from amaranth.hdl import Array as Choice
-from amaranth.hdl import Cat, Const, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, unsigned
+from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from adagp.rtl.block import Bank, Block, add_submodule, delayed
@@ -18,6 +19,18 @@ from adagp.rtl.sequencer import Sequencer
 SLICE = 32
 """Bits of an instruction that are written at a time."""
 COUNTERS = ("cycles", "elapsed", "element_cycles", "reads", "writes", "stalls")
+
+
+def dma_ports(sizes: CoreSizes) -> dict[str, Any]:
+    """Return the ports of a DMA to the banks, as a core sees them: words for `count` lanes from `lane` on, at one address, and
+    the sums of as many lanes a cycle after they were asked for. `lane` is a multiple of the words that a DMA moves at once."""
+    place = {"valid": 1, "memory": 2, "lane": sizes.lane_bits, "address": sizes.address_bits}
+    count = {"count": sizes.dma_words.bit_length()}
+    read, write = (
+        data.StructLayout({name: unsigned(bits) for name, bits in fields.items()}) for fields in (place, place | count)
+    )
+    words = sizes.dma_words * sizes.number.word_bits
+    return {"dma_write": In(write), "dma_in": In(words), "dma_read": In(read), "dma_out": Out(words)}
 
 
 class Core(Block):
@@ -54,6 +67,7 @@ class Core(Block):
                 "remote_in": In(number.sum_bits),
                 "remote_out": Out(number.value_bits),
                 **({"hold": In(1)} if sizes.off_chip_words else {}),
+                **(dma_ports(sizes) if sizes.dma_words else {}),
                 "array_step": Out(1),
                 "array_leaves": Out(1),
                 **counters,
@@ -70,6 +84,8 @@ class Core(Block):
         self._lanes(m, platform)
         self._grid(m, platform)
         self._ports(m)
+        if self.sizes.dma_words:
+            self._dma(m)
         self._control(m, platform)
         if self.counts:
             self._count(m)
@@ -188,6 +204,45 @@ class Core(Block):
             self.remote_write.valid.eq(unit.result.valid & is_remote(unit.result.memory)),
             self.remote_out.eq(unit.result_value),
         ]
+
+    def _dma(self, m: Module) -> None:
+        """Let a DMA write values and sums of some lanes at once, and read their sums, while the array uses other words."""
+        words, number = self.sizes.dma_words, self.sizes.number
+        write, read = self.dma_write, self.dma_read
+        outputs = Signal(len(self.dma_out))
+        for side, lanes in (("ROW", self.rows), ("COLUMN", self.columns)):
+            values, sums = int(Store[f"{side}_VALUES"]), int(Store[f"{side}_SUMS"])
+            for index, lane in enumerate(lanes):
+                place = index % words
+                word = self.dma_in.word_select(place, number.word_bits)
+                written = write.valid & (write.lane == index - place) & (place < write.count)
+                with m.If(written & (write.memory == values)):
+                    m.d.comb += [
+                        lane.value_write.eq(1),
+                        lane.value_write_address.eq(write.address),
+                        lane.value_in.eq(word),
+                    ]
+                with m.If(written & (write.memory == sums)):
+                    m.d.comb += [lane.sum_write.eq(1), lane.sum_write_address.eq(write.address), lane.sum_in.eq(word)]
+                with m.If(read.valid & (read.memory == sums) & (read.lane == index - place)):
+                    m.d.comb += [lane.sum_read.eq(1), lane.sum_address.eq(read.address)]
+        late = Signal(read.shape())
+        with m.If(read.valid):
+            m.d.sync += late.eq(read)
+        groups = [
+            (late.memory == int(Store[f"{side}_SUMS"])) & (late.lane == first)
+            for side, lanes in (("ROW", self.rows), ("COLUMN", self.columns))
+            for first in range(0, len(lanes), words)
+        ]
+        totals = [
+            Cat(*(lane.total for lane in lanes[first : first + words]))
+            for lanes in (self.rows, self.columns)
+            for first in range(0, len(lanes), words)
+        ]
+        for chosen, total in zip(groups, totals, strict=True):
+            with m.If(chosen):
+                m.d.comb += outputs.eq(total)
+        m.d.comb += self.dma_out.eq(outputs)
 
     def _chosen(self, m: Module, late: Any) -> tuple[Any, Any]:
         """Return the value and the sum that a request of the last cycle was for."""

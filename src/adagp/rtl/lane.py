@@ -92,7 +92,7 @@ class Lane(Block):
     def elaborate(self, platform: Any) -> Module:
         """Build banks and gates."""
         m = Module()
-        sizes, number = self.sizes, self.sizes.number
+        sizes = self.sizes
         read, write = self.read, self.write
         m.d.sync += [self.read_out.eq(read), self.write_out.eq(write)]
         active, writes = Signal(), Signal()
@@ -101,17 +101,8 @@ class Lane(Block):
             writes.eq(write.valid & (self.index < write.count)),
         ]
 
-        sums = Bank(sizes.sum_words, number.sum_bits)
-        add_submodule(m, platform, "sums", sums)
-        pooled = self._pool(m, platform, writes) if self.pools else None
-        m.d.comb += [
-            sums.address.eq(Mux(read.valid, read.address, self.sum_address)),
-            sums.read.eq((active & read.sums) | self.sum_read),
-            self.total.eq(sums.data if pooled is None else Mux(pooled[0], pooled[1], sums.data)),
-            sums.write_address.eq(Mux(self.sum_write, self.sum_write_address, write.address)),
-            sums.write_data.eq(Mux(self.sum_write, self.sum_in, self.result)),
-            sums.write.eq(writes | self.sum_write),
-        ]
+        add_sums = self._sum_halves if sizes.dma_words else self._sum_bank
+        sums = add_sums(m, platform, active & read.sums, writes)
 
         address = Signal(sizes.address_bits)
         enable = Signal()
@@ -136,10 +127,10 @@ class Lane(Block):
             last.eq(read.last),
             tag.eq(read.tag),
         ]
-        given = Mux(gives_sum, sums.data, Mux(gives_value, self.value, 0))
+        given = Mux(gives_sum, sums, Mux(gives_value, self.value, 0))
         if sizes.stages:  # sums to keep come at once, those that products meet on their way later
-            meets, late = (delayed(m, signal, sizes.stages) for signal in (gives_sum & ~tag, sums.data))
-            given = Mux(meets, late, Mux(gives_sum & tag, sums.data, Mux(gives_value, self.value, 0)))
+            meets, late = (delayed(m, signal, sizes.stages) for signal in (gives_sum & ~tag, sums))
+            given = Mux(meets, late, Mux(gives_sum & tag, sums, Mux(gives_value, self.value, 0)))
         # With stages a register behind the bank: a path from a RAM into a multiplier would be the longest.
         outputs = {"data": given, "step": step, "last": last, "tag": tag}
         if sizes.groups is not None:
@@ -148,6 +139,49 @@ class Lane(Block):
             outputs["part"] = part
         m.d.comb += [getattr(self, name).eq(delayed(m, signal, sizes.stages)) for name, signal in outputs.items()]
         return m
+
+    def _sum_bank(self, m: Module, platform: Any, reads: Any, writes: Any) -> Any:
+        """Place the bank of sums; return what it gives the array."""
+        sums = Bank(self.sizes.sum_words, self.sizes.number.sum_bits)
+        add_submodule(m, platform, "sums", sums)
+        pooled = self._pool(m, platform, writes) if self.pools else None
+        m.d.comb += [
+            sums.address.eq(Mux(self.read.valid, self.read.address, self.sum_address)),
+            sums.read.eq(reads | self.sum_read),
+            self.total.eq(sums.data if pooled is None else Mux(pooled[0], pooled[1], sums.data)),
+            sums.write_address.eq(Mux(self.sum_write, self.sum_write_address, self.write.address)),
+            sums.write_data.eq(Mux(self.sum_write, self.sum_in, self.result)),
+            sums.write.eq(writes | self.sum_write),
+        ]
+        return sums.data
+
+    def _sum_halves(self, m: Module, platform: Any, reads: Any, writes: Any) -> Any:
+        """Place two banks of sums, so that a DMA has one of them while the array has the other; return what these give it."""
+        words, banks = self.sizes.sum_words // 2, []
+        for half, name in enumerate(("sums_low", "sums_high")):
+            bank = Bank(words, self.sizes.number.sum_bits)
+            add_submodule(m, platform, name, bank)
+            here = [
+                (address >= words) == half
+                for address in (self.read.address, self.sum_address, self.write.address, self.sum_write_address)
+            ]
+            array_reads, array_writes = reads & here[0], writes & here[2]
+            m.d.comb += [
+                bank.address.eq(Mux(array_reads, self.read.address, self.sum_address) - half * words),
+                bank.read.eq(array_reads | (self.sum_read & here[1])),
+                bank.write_address.eq(Mux(array_writes, self.write.address, self.sum_write_address) - half * words),
+                bank.write_data.eq(Mux(array_writes, self.result, self.sum_in)),
+                bank.write.eq(array_writes | (self.sum_write & here[3])),
+            ]
+            banks.append(bank)
+        array_high, core_high = Signal(), Signal()
+        with m.If(reads):
+            m.d.sync += array_high.eq(self.read.address >= words)
+        with m.If(self.sum_read):
+            m.d.sync += core_high.eq(self.sum_address >= words)
+        low, high = (bank.data for bank in banks)
+        m.d.comb += self.total.eq(Mux(core_high, high, low))
+        return Mux(array_high, high, low)
 
     def _value_bank(
         self, m: Module, platform: Any, name: str, address: Any, enable: Any, start: int, words: int

@@ -102,6 +102,11 @@ def check_fits(sizes: CoreSizes, mapping: Mapping, chunks: Chunks | None = None)
 def check_sums(sizes: CoreSizes, mapping: Mapping) -> None:
     """Check that a product's sums fit the banks and cannot overflow."""
     _check_bank("sums", _words(sizes, mapping, mapping.result_role), sizes.sum_words)
+    check_overflow(sizes, mapping)
+
+
+def check_overflow(sizes: CoreSizes, mapping: Mapping) -> None:
+    """Check that a product's sums cannot overflow."""
     down, across, stream = mapping.sizes
     length = {Mode.ACROSS: down, Mode.DOWN: across, Mode.STATIONARY: stream}[mapping.mode]
     longest = sizes.number.longest_sum
