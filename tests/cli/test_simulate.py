@@ -97,6 +97,19 @@ def test_layers_have_traffic_stalls_and_joules(tmp_path: Path) -> None:
     assert float(rows[0]["energy.dram"]) == pytest.approx(first["energy"]["dram"])
 
 
+def test_clock_and_energy_of_a_chip_of_our_own(tmp_path: Path) -> None:
+    placed, power = tmp_path / "place.json", tmp_path / "power.json"
+    placed.write_text('{"designs": {"baseline": {"megahertz": 50}}}')
+    chip = {"megahertz": 10, "modules": {"element": {"watts": 1.6e-3}}}
+    about = {"format": "int16", "node_nm": 180, "volts": 1.8, "equal_power_pes": None}
+    power.write_text(json.dumps({**about, "designs": {"baseline": chip}}))
+    options = ("digits_cnn", "--dataset", "digits", "--design", "baseline")
+    found = report(*options, "--from-rtl", str(placed), "--from-rtl", str(power))["designs"]["baseline"]
+    assert found["seconds"] == found["cycles"] / 50e6
+    assert found["energy"]["clock"] == pytest.approx(found["cycles"] * 180 * 10e-12)  # 160 pJ over 16
+    assert report(*options)["designs"]["baseline"]["energy"]["dram"] == found["energy"]["dram"]
+
+
 def test_an_energy_table_of_your_own(tmp_path: Path) -> None:
     own = tmp_path / "own.csv"
     text = (files("adagp.hw") / "energy_table.csv").read_text("utf-8").replace(",5.39,,", ",53.9,,")

@@ -13,7 +13,7 @@ from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import make_blueprint
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.gate_netlist import GateNetlist, structural_verilog
-from adagp.rtl.liberty import read_cells, truth_table
+from adagp.rtl.liberty import nominal_volts, read_cells, truth_table
 from adagp.rtl.network import SmallNetwork, random_state
 from adagp.rtl.power import check_power, measure_power
 from adagp.rtl.synthesis import OSU018, parse_target
@@ -66,6 +66,11 @@ def test_cells_of_a_library() -> None:
     assert (cells["DFF"].next_state, cells["DFF"].clock) == ("D", "CLK")
     with pytest.raises(OptionError, match=r"^this is not a Liberty file: it has no library.$"):
         read_cells("nothing of the kind")
+
+
+def test_the_voltage_of_a_library() -> None:
+    assert nominal_volts("library (x) {\n  nom_voltage : 1.8;\n}") == 1.8
+    assert nominal_volts("library (x) {\n}") is None
 
 
 def test_gates_are_simulated_and_their_changes_counted() -> None:

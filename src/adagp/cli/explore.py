@@ -117,7 +117,7 @@ def explore(
     variations = parse_variations(vary or ())
     overrides = {**overrides, **varied_axes(variations, overrides, vary or ())}
     values = parse_axes(axis_texts(overrides, chip))
-    base = with_rtl(chip.applied(Accelerator()), from_rtl)
+    base = with_rtl(chip.applied(Accelerator()), from_rtl or ())
     objectives = parse_objectives(objective)
     _check_output(out, force, plot, objectives)
     machines = accelerators(base, values)  # raises if one cannot be built

@@ -284,6 +284,15 @@ def power(
     batch: BatchOfSamples = 8,
     liberty: Annotated[Path | None, option("Liberty file of the cells.", unset="Debian's osu018, 180 nm")] = None,
     clock: Annotated[float, option("Clock in megahertz.", above=0)] = 10.0,
+    node: Annotated[
+        int | None,
+        option(
+            "Nanometres of the cells' process, by which simulate --from-rtl scales energies.",
+            unset="180 of osu018; otherwise not known",
+            low=1,
+            high=10_000,
+        ),
+    ] = None,
     design: Designs = "all",
     dataflow: ChipDataflow = "ws",
     seed: Seed = 0,
@@ -292,9 +301,10 @@ def power(
     """Measure the power of the gates while two batches of digits are trained, and check the clock, with OpenSTA."""
     blueprints = chip.blueprints(design)
     from adagp.papers.adagp.hardware import equal_pes
+    from adagp.rtl.liberty import nominal_volts
     from adagp.rtl.network import digits, parse_network, random_state
     from adagp.rtl.power import check_power, measure_power
-    from adagp.rtl.synthesis import parse_target
+    from adagp.rtl.synthesis import OSU018, OSU018_NODE, parse_target
 
     target = parse_target("liberty" if liberty is None else f"liberty:{liberty}")
     small = parse_network(network, batch=batch)
@@ -311,6 +321,8 @@ def power(
         "format": chip.number,
         "network": network,
         "batch": batch,
+        "node_nm": node or (OSU018_NODE if target.liberty == OSU018 else None),
+        "volts": nominal_volts(target.library),
     }
     one_pe = next(iter(report.values()))["modules"]["element"]["watts"]
     pes = next(iter(blueprints.values())).core.array.pes

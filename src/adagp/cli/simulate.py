@@ -253,7 +253,7 @@ def simulate(
     """Model cycles, speed-up and energy of a training run on an accelerator, for each of ADA-GP's designs."""
     chip = chosen_hardware(preset, hardware)
     base = Accelerator() if chip is None else chip.applied(Accelerator())
-    accelerator = with_settings(with_rtl(base, from_rtl), overrides)
+    accelerator = with_settings(with_rtl(base, from_rtl or ()), overrides)
     others = chosen_systems(design)
     about_one = {"--per-layer": per_layer, "--csv": layers_csv is not None, "--export": export is not None}
     many.check(about_one | {f"--design {design}": bool(others)})

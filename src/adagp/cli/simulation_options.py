@@ -40,9 +40,10 @@ PresetName = Annotated[
 ]
 
 FromRtl = Annotated[
-    Path | None,
+    list[Path] | None,
     option(
-        "JSON of adagp rtl place (its slowest clock) or of adagp rtl power (equal power), for settings that are not given.",
+        "JSON of adagp rtl place (its slowest clock) or of adagp rtl power (energy of a PE, equal power). Repeatable.",
+        "--from-rtl",
         panel=PANEL,
         unset="none",
     ),

@@ -178,6 +178,22 @@ class Accelerator:
             if not 1 <= getattr(self, name) <= MOST_ENLARGED:
                 raise OptionError(f"{name} is {getattr(self, name):g}; it must be 1 to {MOST_ENLARGED}.")
         mac(self.technology, self.multiplier_bits)  # raises if the energy table has no such word
+        self._check_pe_energy()
+
+    def _check_pe_energy(self) -> None:
+        measured = self.technology.pe_cycle
+        if measured is None:
+            return
+        if self.dataflow not in SYSTOLIC or self.arithmetic is not None:
+            other = f"dataflow {self.dataflow}" if self.arithmetic is None else "cells of another arithmetic"
+            raise OptionError(
+                f"the energy of a PE was measured on a systolic array (ws, os or is); it does not hold for {other}."
+            )
+        if measured.bits != self.multiplier_bits:
+            raise OptionError(
+                f"the energy of a PE was measured with words of {measured.bits} bits; the accelerator multiplies "
+                f"{self.multiplier_bits}. Give --word-bits {measured.bits}, or measure another chip."
+            )
 
     def _check_optimizer(self) -> None:
         if self.optimizer_words < 0:

@@ -49,7 +49,8 @@ class Technology:
     """Which rows of the table to use: process node in nanometres, SRAM cell, DRAM type, with or without the DRAM's pins.
 
     `table` is the path of a table of your own. `buffer_access` and `dram_access`, where they are given, take the place of its
-    rows for the global buffer and for the off-chip memory with its pins.
+    rows for the global buffer and for the off-chip memory with its pins. `pe_cycle`, measured on a chip, is all that a PE takes
+    in a cycle, in place of arithmetic, registers, network and clock.
     """
 
     node: int = 45
@@ -59,6 +60,7 @@ class Technology:
     table: str | None = None
     buffer_access: EnergyEntry | None = None
     dram_access: EnergyEntry | None = None
+    pe_cycle: EnergyEntry | None = None
 
     def __post_init__(self) -> None:
         for part, name in (("sram", self.cell), ("dram", self.dram)):
@@ -132,12 +134,28 @@ class EnergyModel:
 
     def energy(self, cost: Cost) -> Energy:
         """Return the joules of `cost`."""
-        technology, pico = self.technology, 1e-12
+        technology = self.technology
         buffer = technology.buffer_access or sram(technology, self.buffer_kilobytes)
         own = sram(technology, self.predictor_kilobytes)
         dram = technology.dram_access or find(technology, "dram", technology.dram, technology.node)
         has_pins = technology.dram_io and technology.dram_access is None
         pins = find(technology, "dram-io", technology.dram) if has_pins else None
+        off_chip = dram.joules(cost.dram_reads, cost.dram_writes)
+        if pins is not None:
+            off_chip += pins.joules(cost.dram_reads, cost.dram_writes)
+        leakage = buffer.leakage + (own.leakage if self.predictor_kilobytes else 0.0)
+        return self._pe_energy(cost) + Energy(
+            buffer=buffer.joules(cost.buffer_reads, cost.buffer_writes),
+            predictor_memory=own.joules(cost.own_reads, cost.own_writes),
+            dram=off_chip,
+            leakage=leakage * 1e-3 * cost.cycles / self.clock_hz,
+        )
+
+    def _pe_energy(self, cost: Cost) -> Energy:
+        """Return the joules of the PEs."""
+        technology, pico = self.technology, 1e-12
+        if technology.pe_cycle is not None:
+            return Energy(clock=cost.cycles * self.pes * technology.pe_cycle.read * pico)
         register, hop, clock = (
             array_entry(technology, part, self.array_kind, self.multiplier_bits)
             for part in ("register", "network", "clock")
@@ -145,19 +163,11 @@ class EnergyModel:
         operation = self.operation_picojoules
         if operation is None:
             operation = mac(technology, self.multiplier_bits).read
-        off_chip = dram.joules(cost.dram_reads, cost.dram_writes)
-        if pins is not None:
-            off_chip += pins.joules(cost.dram_reads, cost.dram_writes)
-        leakage = buffer.leakage + (own.leakage if self.predictor_kilobytes else 0.0)
         return Energy(
             arithmetic=cost.macs * operation * pico,
             registers=register.joules(cost.registers),
             network=hop.joules(cost.network),
-            buffer=buffer.joules(cost.buffer_reads, cost.buffer_writes),
-            predictor_memory=own.joules(cost.own_reads, cost.own_writes),
-            dram=off_chip,
             clock=cost.cycles * self.pes * clock.read * pico,
-            leakage=leakage * 1e-3 * cost.cycles / self.clock_hz,
         )
 
 

@@ -103,6 +103,12 @@ def _read_group(tokens: list[str], position: int, stack: list[LibertyGroup]) -> 
     return end + 2
 
 
+def nominal_volts(text: str) -> float | None:
+    """Return the voltage that a library is for, if it says so."""
+    match = re.search(r"\bnom_voltage\s*:\s*(\d+(?:\.\d+)?)", text)
+    return None if match is None else float(match[1])
+
+
 @cache
 def read_cells(text: str) -> dict[str, LibraryCell]:
     """Return the cells of a library whose logic is stated: gates, and flip-flops of a rising edge without set and reset."""

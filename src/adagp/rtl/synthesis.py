@@ -21,7 +21,9 @@ from adagp.rtl.tools import cached_folder, digest, yosys
 from adagp.rtl.verilog import chip_modules
 
 OSU018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
-"""Where Debian's package qflow-tech-osu018 has its cells, of 180 nm."""
+"""Where Debian's package qflow-tech-osu018 has its cells."""
+OSU018_NODE = 180
+"""Nanometres of their process."""
 
 
 @dataclass(frozen=True)
