@@ -6,6 +6,8 @@ READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.ready-demo
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/pytest -q -n 2 --dist worksteal
+# Keep compiled modules, whatever the environment says: the tests start hundreds of interpreters.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-fast test-medium test-slow lint format docs notebooks bench results release clean
 
