@@ -65,6 +65,7 @@ def test_options_reach_the_model() -> None:
     assert small["baseline"]["energy_joules"] < base["baseline"]["energy_joules"]
 
 
+@pytest.mark.medium
 def test_what_papers_leave_open_can_be_chosen() -> None:
     base = report("two_layer_cnn", "--design", "max")["designs"]["baseline"]
     slower = (
@@ -128,6 +129,7 @@ def test_every_source_has_a_cost_in_every_design(method: str) -> None:
     assert designs["low"]["speedup"] > 0.3
 
 
+@pytest.mark.medium
 def test_a_function_with_an_input_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_models.py").write_text(
         "from torch import nn\n"
@@ -228,6 +230,7 @@ def test_a_run_is_replayed_in_its_own_precisions_up_to_a_target(tmp_path: Path) 
         report(*run, "--target", "1.5")
 
 
+@pytest.mark.medium
 def test_a_replayed_run_has_the_size_of_its_images(write_run: Any) -> None:
     """Also where the model's usual images are larger: imagenette has 64x64 pixels, VGG 224x224."""
     for dataset, size, shape in (

@@ -54,6 +54,7 @@ def parts_of(value: Any, path: tuple[Any, ...] = ()) -> Any:
         yield from parts_of(inner, (*path, name))
 
 
+@pytest.mark.medium
 def test_a_report_of_another_shape_is_named(program: Any, comparison: Path) -> None:
     """Every part of the report is replaced by a value of another kind, and left out."""
     path = comparison / "report.json"

@@ -24,6 +24,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(0, pickle.HIGHEST_PROTOCOL))
+@pytest.mark.medium
 def test_plain_values_pass_in_every_protocol(value: Any, protocol: int) -> None:
     check_pickle(pickle.dumps([value, value, OrderedDict(a=value)], protocol))
 

@@ -272,6 +272,7 @@ def test_a_model_without_a_call_of_its_layers_is_told_of() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.medium
 def test_default_numbers_of_double_precision(method: str) -> None:
     torch.set_default_dtype(torch.float64)
     try:

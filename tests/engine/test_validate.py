@@ -42,6 +42,7 @@ MEMORY = ["feedback", "adagp", "replay", "average", "feedback_replay", "dni", "d
 
 
 @pytest.mark.parametrize("method", MEMORY)
+@pytest.mark.medium
 def test_the_memory_is_what_is_there_after_training(method: Any) -> None:
     model = cnn()
     trainer = adagp.attach(model, optimizer_of(model), method, steps=12, warmup="6 batches")

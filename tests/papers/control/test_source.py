@@ -101,6 +101,7 @@ def test_a_share_of_one_is_backprop_bit_for_bit(norm: Callable[[int], nn.Module]
         slow("adagp:predictor_lr=0.01", 0.5, "random"),
     ],
 )
+@pytest.mark.medium
 def test_the_mean_over_many_splits_is_the_true_gradient(predictor: str, share: float, select: str) -> None:
     """The weights never move. The noise of the mean falls with the splits; a bias would not."""
     model = small_model()
@@ -184,6 +185,7 @@ def test_selection_needs_errors_a_share_and_one_forward_pass() -> None:
             batch.backward(F.cross_entropy(trainer.model(inputs[half:]), targets[half:]) / 2)
 
 
+@pytest.mark.medium
 def test_predictions_make_the_noise_smaller() -> None:
     """The same splits with and without predictions, after the predictor has learned."""
     noise = {}
@@ -373,6 +375,7 @@ def test_a_draw_has_as_many_samples_as_asked_for(values: list[float], share: flo
     assert drawn.tolist() == sorted(drawn.tolist())
 
 
+@pytest.mark.medium
 def test_the_mean_over_draws_is_the_mean_over_all() -> None:
     generator = torch.Generator().manual_seed(0)
     norms, values = torch.rand(20, generator=generator) ** 4, torch.randn(20, generator=generator)

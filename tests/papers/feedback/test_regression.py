@@ -418,6 +418,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("rows", [1, BLOCK_ROWS, BLOCK_ROWS + 1, 5 * BLOCK_ROWS - 3])
+@pytest.mark.medium
 def test_weighted_sums_equal_one_product(rows: int) -> None:
     for length, step, into_out in product((5, LONG_THREADS, LONG_THREADS + 1), (1, 3), (False, True)):
         case = f"length {length}, step {step}, out {into_out}"

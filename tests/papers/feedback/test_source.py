@@ -268,6 +268,7 @@ class Twins(nn.Module):
 @pytest.mark.parametrize("correction", [0.0, 0.3])
 @pytest.mark.parametrize("calls", [1, 2], ids=["one call", "two calls of the model"])
 @pytest.mark.parametrize("build", [small_model, Twins])
+@pytest.mark.medium
 def test_micro_batches_give_what_the_whole_batch_gives(
     build: Callable[[], nn.Module], calls: int, correction: float
 ) -> None:

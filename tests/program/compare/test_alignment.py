@@ -257,6 +257,7 @@ def test_single_samples_by_hand() -> None:
     assert found.noise_scale() == pytest.approx(float(variance / square))
 
 
+@pytest.mark.medium
 def test_minibatches_estimate_the_same_figures() -> None:
     """A minibatch's gradient is the mean of its samples': the correlation and the noise scale are those of samples."""
     truths, predictions = sample_gradients(6000)

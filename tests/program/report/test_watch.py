@@ -104,6 +104,7 @@ def test_formatted_durations() -> None:
     ]
 
 
+@pytest.mark.medium
 def test_links_to_themselves_and_deep_folders_hide_no_run(write_run: Any, tmp_path: Path) -> None:
     write_run("study/one")
     (tmp_path / "study" / "loop").symlink_to("loop")

@@ -57,6 +57,7 @@ class Forged(Workspace):
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in COMPARISONS])
+@pytest.mark.medium
 def test_any_result_of_the_right_shape_will_do(name: str, tmp_path: Path) -> None:
     experiment = EXPERIMENTS[name]
     assert all(part.shape is not Part.shape for part in experiment.parts("quick")), (

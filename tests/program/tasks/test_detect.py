@@ -52,6 +52,7 @@ def test_defaults_are_the_papers() -> None:
 
 
 @pytest.mark.parametrize(("model", "width"), [("yolov3_small", 0.25), ("yolov3", 1 / 16)])
+@pytest.mark.medium
 def test_a_bp_batch_changes_all_and_a_gp_batch_the_sites_alone(data_dir: Path, model: str, width: float) -> None:
     config = configured(
         model=model, width=width, method="adagp", warmup=1, ratio="1:1", hold_norm=True, weight_decay=0.0
