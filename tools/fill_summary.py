@@ -1,8 +1,8 @@
 """Write the table "Does it work?" from the finished comparisons: `python -m tools.fill_summary`.
 
 A comparison is a folder of docs/measured with the report.json that `adagp compare` wrote. docs/results.md gets every regime of
-each. README gets one row for each method, at equal cost. It leaves out comparisons on a single device in which backprop had one
-batch size only: it could have had a better one. Both tables are between two marks.
+each, a row for each method. README gets one row for each comparison, at equal cost. It leaves out comparisons on a single
+device in which backprop had one batch size only: it could have had a better one. Both tables are between two marks.
 """
 
 import json
@@ -37,13 +37,11 @@ def main() -> None:
 def pages(root: Path = Path()) -> dict[Path, str]:
     """Return README and the page of results with their tables filled in."""
     documents = [json.loads(path.read_text("utf-8")) for path in sorted((root / MEASURED).glob("*/report.json"))]
-    return {
-        page: filled(
-            page.read_text("utf-8"),
-            "\n".join([HEAD, *(row for one in documents if every or is_fair(one) for row in rows(one, every))]),
-        )
-        for page, every in ((root / "README.md", False), (root / "docs" / "results.md", True))
+    tables = {
+        root / "README.md": overview([one for one in documents if is_fair(one)]),
+        root / "docs" / "results.md": [HEAD, *(row for one in documents for row in rows(one))],
     }
+    return {page: filled(page.read_text("utf-8"), "\n".join(table)) for page, table in tables.items()}
 
 
 def filled(text: str, table: str) -> str:
@@ -56,17 +54,52 @@ def is_fair(document: dict[str, Any]) -> bool:
     return len(document.get("backprop_batch_sizes", ())) > 1 or "cluster" in document["regimes"]
 
 
-def rows(document: dict[str, Any], every: bool) -> Iterator[str]:
-    """Yield a row for each method other than backprop: in the first regime of `EQUAL`, or in every one."""
-    regimes = [regime for regime in EQUAL if regime in document["regimes"]]
-    for regime in regimes if every else regimes[:1]:
+def overview(documents: list[dict[str, Any]]) -> list[str]:
+    """Return a table with a row for each comparison: every method in the first regime of `EQUAL`."""
+    methods = list(dict.fromkeys(name for one in documents for name in one["regimes"][_regimes(one)[0]]["methods"]))
+    head = ("network (CIFAR-10)", "at equal", "seeds", *(f"`{name}`" for name in methods), "verdict")
+    lines = [_line(*head), "|" + "---|" * len(head)]
+    for document in documents:
+        regime = _regimes(document)[0]
+        found = document["regimes"][regime]["methods"]
+        cells = [_result(document, name, found[name]) if name in found else "" for name in methods]
+        seeds = max(row["runs"] for row in found.values())
+        lines.append(_line(_network(document), EQUAL[regime], str(seeds), *cells, _verdicts(found)))
+    return lines
+
+
+def rows(document: dict[str, Any]) -> Iterator[str]:
+    """Yield a row for each regime and each method other than backprop."""
+    for regime in _regimes(document):
         methods = document["regimes"][regime]["methods"]
         plain = next(row for row in methods.values() if row["method"] == "bp")
         for name, row in methods.items():
             if row is not plain:
                 cells = (_network(document), _batch_sizes(document, name), f"`{name}`", EQUAL[regime])
-                values = (_against(row, plain), _verdict(row))
-                yield f"| {' | '.join((*cells, *values))} |"
+                yield _line(*cells, _against(row, plain), _verdict(row))
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _regimes(document: dict[str, Any]) -> list[str]:
+    return [regime for regime in EQUAL if regime in document["regimes"]]
+
+
+def _result(document: dict[str, Any], name: str, row: dict[str, Any]) -> str:
+    """Return the accuracy at the method's batch size, and the points ahead of backprop."""
+    accuracy = f"{row['accuracy_mean']:.1%}, batch {document['batch_sizes'][name]:,}"
+    return accuracy if row["method"] == "bp" else f"{accuracy}: {_points(row)}"
+
+
+def _verdicts(methods: dict[str, dict[str, Any]]) -> str:
+    """Return which methods are ahead of backprop, level with it, or behind."""
+    verdicts = {name: _verdict(row) for name, row in methods.items() if row["method"] != "bp"}
+    if len(set(verdicts.values())) == 1:
+        return f"all {next(iter(verdicts.values()))}"
+    kinds = {kind: [name.split("@")[0] for name, own in verdicts.items() if own == kind] for kind in verdicts.values()}
+    return "; ".join(f"{' and '.join(names)} {kind}" for kind, names in kinds.items())
 
 
 def _network(document: dict[str, Any]) -> str:
@@ -89,9 +122,13 @@ def _option(document: dict[str, Any], flag: str, default: str = "?") -> str:
 
 
 def _against(row: dict[str, Any], plain: dict[str, Any]) -> str:
-    ends = f" ({100 * row['ahead_low']:+.1f} to {100 * row['ahead_high']:+.1f})" if row["ahead_low"] is not None else ""
     values = f"{row['accuracy_mean']:.1%} against {plain['accuracy_mean']:.1%}"
-    return f"{values}: {100 * row['ahead_mean']:+.1f} points{ends}, {row['runs']} seeds"
+    return f"{values}: {_points(row, ' points')}, {row['runs']} seeds"
+
+
+def _points(row: dict[str, Any], unit: str = "") -> str:
+    ends = f" ({100 * row['ahead_low']:+.1f} to {100 * row['ahead_high']:+.1f})" if row["ahead_low"] is not None else ""
+    return f"{100 * row['ahead_mean']:+.1f}{unit}{ends}"
 
 
 def _verdict(row: dict[str, Any]) -> str:
