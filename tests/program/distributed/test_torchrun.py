@@ -110,6 +110,7 @@ def test_workers_die_with_torchrun(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_signal_to_end_leaves_a_checkpoint(tmp_path: Path) -> None:
     process = begun(tmp_path)
     os.killpg(process.pid, signal.SIGTERM)  # all get it, and once more from torchrun
