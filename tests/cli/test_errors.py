@@ -1,5 +1,6 @@
 """Every wrong input: exit code 2, one clear message on standard error, nothing on standard output, nothing written."""
 
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adagp.cli import plain_warnings
 from adagp.core.methods import METHODS
 from adagp.core.precision import precision_forms
 from adagp.data import DATASETS
+from adagp.errors import AdagpWarning
 from adagp.models import MODELS
 
 Program = Callable[..., Any]
@@ -249,3 +252,9 @@ def test_a_fresh_process_ends_with_code_2_and_one_line(python: Callable[..., Any
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr == f"error: unknown method 'xyz'. Choose from: {listed(METHODS)}.\n"
+
+
+def test_a_warning_is_a_sentence_without_the_line_of_code() -> None:
+    with plain_warnings():
+        assert warnings.formatwarning("too much memory.", AdagpWarning, "source.py", 7) == "warning: too much memory.\n"
+        assert "source.py:7: UserWarning" in warnings.formatwarning("of another library", UserWarning, "source.py", 7)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from adagp.cli.rtl import _print_report
+
 Program = Callable[..., Any]
 SMALL = ("--array", "2x2", "--format", "int8", "--value-words", "64", "--sum-words", "64")
 
@@ -186,3 +188,15 @@ def test_without_amaranth(program: Program, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_no_simulated_chip_can_do(program: Program, words: tuple[str, ...], message: str) -> None:
     ended = program("rtl", *words)
     assert (ended.code, ended.err) == (2, f"error: {message}\n")
+
+
+def test_batches_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    batches = [
+        {"phase": phase, "equal": True, "different_words": {"layer 1": 0, "kernel": 3}, "cycles": 4792}
+        for phase in ("bp", "gp")
+    ]
+    _print_report({"equal": True, "network": "4-3", "batches": batches}, as_json=False)
+    out = capsys.readouterr().out
+    assert out.startswith("equal: yes\nnetwork: 4-3\n")
+    assert "│ different words │           3 │           3 │" in out
+    assert "│ cycles          │       4,792 │       4,792 │" in out

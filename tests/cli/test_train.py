@@ -58,7 +58,7 @@ def test_without_json_standard_output_stays_empty(program: Program, short: tuple
     ended = program("train", *short, "--out", "run")
     assert ended.out == ""
     assert "digits_cnn on digits, method feedback" in ended.err
-    assert ended.err.endswith("Run folder: run\nNext: adagp report run --out run/report.html\n")
+    assert ended.err.endswith("Run folder: run\nNext: adagp report run\n")
 
 
 def test_a_run_that_diverged_says_so(program: Program) -> None:

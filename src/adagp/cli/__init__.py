@@ -7,6 +7,7 @@ When something outside the program fails (a full disk, a closed output, too litt
 import errno
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module, metadata
@@ -24,7 +25,7 @@ from adagp.core.memory import keep_freed_memory
 from adagp.core.methods import find_method
 from adagp.core.options import Option
 from adagp.core.registry import load_installed_plugins, take_plugins
-from adagp.errors import AdagpError, OptionError
+from adagp.errors import AdagpError, AdagpWarning, OptionError
 
 EPILOG = (
     "Every command takes --plugin package.module: a module of yours that registers methods, schedules, dataflows, ..."
@@ -162,7 +163,7 @@ def main(words: Sequence[str] | None = None) -> None:
     keep_freed_memory()
     try:
         check_streams()
-        with flushed_output():
+        with flushed_output(), plain_warnings():
             _run(sys.argv[1:] if words is None else words)
     except BrokenPipeError:
         drop_output()
@@ -209,6 +210,24 @@ def check_streams() -> None:
         raise OptionError("standard output is closed; redirect it, for example with >/dev/null.")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that its encoding lacks is no reason to fail
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print adagp's own warnings as sentences, without the line of code that gives them."""
+    usual = warnings.formatwarning
+
+    def plain(
+        message: Warning | str, category: type[Warning], filename: str, number: int, line: str | None = None
+    ) -> str:
+        own = issubclass(category, AdagpWarning)
+        return f"warning: {message}\n" if own else usual(message, category, filename, number, line)
+
+    warnings.formatwarning = plain
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 @contextmanager

@@ -76,14 +76,15 @@ def run_with_progress(session: Session, loop: Loop, *, log: Sequence[str] = ()) 
         sys.exit(STOPPED)
     if session.quiet:
         return summary
-    console.print(summary_table(summary, session.task.all_metrics))
+    console.print(summary_table(summary))
+    console.say(result_line(summary, session.task.all_metrics))
     if fault := divergence(loop.rows):
         console.print(
             f"Training diverged: {fault}. Lower --lr, which was {session.config.lr:g}.",
             soft_wrap=not console.is_terminal,
         )
     console.print(f"Run folder: {escaped(loop.folder.path)}", highlight=False, soft_wrap=True)
-    command = shlex.join(["adagp", "report", str(loop.folder.path), "--out", str(loop.folder.path / "report.html")])
+    command = shlex.join(["adagp", "report", str(loop.folder.path)])
     console.print(f"Next: {escaped(command)}", highlight=False, soft_wrap=True)
     return summary
 
@@ -209,8 +210,8 @@ class LiveProgress:
         return status.epoch * self._per_epoch + status.batch + 1
 
 
-def summary_table(summary: dict[str, Any], metrics: Sequence[Metric]) -> Table:
-    """Return the result of a run in the metrics of its task for reading."""
+def summary_table(summary: dict[str, Any]) -> Table:
+    """Return the batches of a run by phase, and how fast they were."""
     table = Table(title=f"{summary['model']} on {summary['dataset']}, method {summary['method']}")
     for name in ("phase", "batches", "seconds", "samples/s"):
         table.add_column(name, justify="left" if name == "phase" else "right")
@@ -222,10 +223,14 @@ def summary_table(summary: dict[str, Any], metrics: Sequence[Metric]) -> Table:
             table.add_row(phase, str(count), f"{seconds:.2f}", f"{summary['samples_per_second'].get(phase, 0):.0f}")
     if counts["guarded"]:
         table.add_row("of gp, rejected by the guard", str(counts["guarded"]), "", "")
-    first, *others = (f"test {each.words} {_figure(summary.get(f'test_{each.name}'), each)}" for each in metrics)
-    loss, seconds = _figure(summary["test_loss"]), f"{summary['seconds']:.1f} s with data and evaluation"
-    table.caption = ", ".join([first, f"test loss {loss}", seconds, *others])
     return table
+
+
+def result_line(summary: dict[str, Any], metrics: Sequence[Metric]) -> str:
+    """Return the result of a run in the metrics of its task, and how long it took."""
+    values = [f"test {each.words} {_figure(summary.get(f'test_{each.name}'), each)}" for each in metrics]
+    loss = f"test loss {_figure(summary['test_loss'])}"
+    return f"{', '.join([*values, loss])}; {summary['seconds']:.1f} s with data and evaluation."
 
 
 def _figure(value: float | None, metric: Metric = ACCURACY, digits: int = 4) -> str:

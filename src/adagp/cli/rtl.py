@@ -103,7 +103,29 @@ def _print_report(report: dict[str, Any], as_json: bool) -> None:
         typer.echo(json.dumps(report, indent=2))
         return
     for name, value in report.items():
-        typer.echo(f"{name.replace('_', ' ')}: {value}")
+        if name == "batches":
+            _print_batches(value)
+        else:
+            typer.echo(f"{name.replace('_', ' ')}: {_yes_or_no(value)}")
+
+
+def _print_batches(batches: list[dict[str, Any]]) -> None:
+    """Print a column for each batch; of words that differ by memory, their sum."""
+    from adagp.cli.terminal import Terminal, table_of
+
+    columns = ("", *(f"batch {number + 1}, {batch['phase']}" for number, batch in enumerate(batches)))
+    rows = []
+    for name in (name for name in batches[0] if name != "phase"):
+        values = (batch[name] for batch in batches)
+        texts = (f"{sum(value.values()):,}" if isinstance(value, dict) else _yes_or_no(value) for value in values)
+        rows.append((name.replace("_", " "), *texts))
+    Terminal().print(table_of(columns, rows))
+
+
+def _yes_or_no(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def generate(

@@ -172,6 +172,10 @@ def column(page: "Page", table: str, place: int) -> list[str]:
     return [cell.inner_text().splitlines()[0] for cell in cells]
 
 
+def _has_tooltip(page: "Page") -> bool:
+    return page.locator("#vg-tooltip-element.visible").count() > 0
+
+
 @pytest.mark.slow
 def test_in_a_browser(study_page: Path, open_page: OpenPage, screenshots: Path) -> None:
     page = open_page(study_page, DESKTOP)
@@ -190,6 +194,17 @@ def test_in_a_browser(study_page: Path, open_page: OpenPage, screenshots: Path) 
         box["width"] <= PHONE[0] for chart in phone.locator(".canvas svg").all() if (box := chart.bounding_box())
     )
     phone.screenshot(path=screenshots / "phone.png", full_page=True)
+    for chart in phone.locator(".canvas").all():
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        assert box is not None
+        for share in (0.3, 0.6, 0.9):
+            phone.mouse.move(box["x"] + share * box["width"], box["y"] + 0.5 * box["height"])
+            tooltip = phone.locator("#vg-tooltip-element.visible").bounding_box() if _has_tooltip(phone) else None
+            if tooltip is not None:
+                assert 0 <= tooltip["x"] <= tooltip["x"] + tooltip["width"] <= PHONE[0], chart.get_attribute(
+                    "aria-label"
+                )
 
 
 @pytest.mark.slow

@@ -256,8 +256,8 @@ class FeedbackSource(LocalSource, ErrorSource):
         warnings.warn(
             f"feedback would keep {full / 1e6:.0f} MB for {features} features of the error, {full / weights:.1f} times as much "
             f"as the weights. It averages maps to at most {side} positions an axis, and keeps {reduced / 1e6:.0f} MB, "
-            f"{reduced / weights:.1f} times as much. Fewer features leave more positions: adagp.Feedback(features=16); "
-            f"adagp.Feedback(memory_limit=4) allows more memory than {self.memory_limit:g} times the weights.",
+            f"{reduced / weights:.1f} times as much. Fewer features leave more positions (features=16); "
+            f"memory_limit={2 * self.memory_limit:g} allows more memory than {self.memory_limit:g} times the weights.",
             AdagpWarning,
             stacklevel=2,
         )

@@ -95,7 +95,9 @@ def _marked(seconds: float, *, to_the_right: bool) -> list[Spec]:
 def over_epochs(chapter: Chapter, select: str) -> list[Chart]:
     """Return training loss and test values over epochs; the element `select` chooses whose phases are shaded."""
     shades, metric = _shades(chapter), chapter.metric
-    x = axis("epoch", "epoch", "d", tickMinStep=1, scale={"zero": False, "nice": False, "padding": 8})
+    longest = max((len(run.epochs) for group in chapter.groups for run in group.runs), default=1)
+    ticks = {"tickCount": max(1, min(8, longest)), "tickMinStep": 1}  # whole epochs, in short runs too
+    x = axis("epoch", "epoch", "d", **ticks, scale={"zero": False, "nice": False, "padding": 8})
     charts = []
     for name, title, forms, bounds in (
         ("train_loss", "training loss", PLAIN, NEVER_NEGATIVE if _never_negative(chapter) else UNBOUNDED),
