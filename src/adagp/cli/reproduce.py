@@ -101,13 +101,15 @@ def reproduce(
 
 def _overview(names: list[str], records: Path | None, folder: Path) -> None:
     """Report on every budget from finished parts."""
+    from adagp.cli.terminal import Terminal
     from adagp.program.reproduce.coverage import coverage_markdown
     from adagp.program.reproduce.experiment import choose
     from adagp.program.reproduce.study import write_overview
 
     rows = write_overview(choose(names), records, folder)
-    typer.echo(coverage_markdown(rows).partition("\n")[0])
-    typer.echo(f"All numbers: {escaped(folder / 'published.csv')}; verdicts: {escaped(folder / 'verdicts.md')}")
+    console = Terminal()
+    console.say(coverage_markdown(rows).partition("\n")[0])
+    console.say(f"All numbers: {escaped(folder / 'published.csv')}; verdicts: {escaped(folder / 'verdicts.md')}")
 
 
 def _usual_jobs(device: str) -> int:
