@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adagp.cli import plain_warnings
+from adagp.cli import plain_warnings, print_error
 from adagp.core.methods import METHODS
 from adagp.core.precision import precision_forms
 from adagp.data import DATASETS
@@ -258,3 +258,12 @@ def test_a_warning_is_a_sentence_without_the_line_of_code() -> None:
     with plain_warnings():
         assert warnings.formatwarning("too much memory.", AdagpWarning, "source.py", 7) == "warning: too much memory.\n"
         assert "source.py:7: UserWarning" in warnings.formatwarning("of another library", UserWarning, "source.py", 7)
+
+
+@pytest.mark.parametrize(("value", "colours"), [("", True), ("1", False)])
+def test_no_color_is_respected(value: str, colours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[Any] = []
+    monkeypatch.setenv("NO_COLOR", value)
+    monkeypatch.setattr("typer.secho", lambda text, fg, err: printed.append(fg))
+    print_error("it went wrong.")
+    assert (printed != [None]) == colours

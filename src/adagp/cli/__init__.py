@@ -267,4 +267,5 @@ def print_error(text: str) -> None:
     if len(text) > LONGEST_MESSAGE:
         text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
     with suppress(OSError):
-        typer.secho(f"error: {text}", fg=typer.colors.RED, err=True)
+        red = None if os.environ.get("NO_COLOR") else typer.colors.RED  # no-color.org; click itself does not look
+        typer.secho(f"error: {text}", fg=red, err=True)
