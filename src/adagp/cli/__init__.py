@@ -218,10 +218,10 @@ def plain_warnings() -> Iterator[None]:
     usual = warnings.formatwarning
 
     def plain(
-        message: Warning | str, category: type[Warning], filename: str, number: int, line: str | None = None
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
     ) -> str:
         own = issubclass(category, AdagpWarning)
-        return f"warning: {message}\n" if own else usual(message, category, filename, number, line)
+        return f"warning: {message}\n" if own else usual(message, category, filename, lineno, line)
 
     warnings.formatwarning = plain
     try:
@@ -267,5 +267,6 @@ def print_error(text: str) -> None:
     if len(text) > LONGEST_MESSAGE:
         text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
     with suppress(OSError):
-        red = None if os.environ.get("NO_COLOR") else typer.colors.RED  # no-color.org; click itself does not look
-        typer.secho(f"error: {text}", fg=red, err=True)
+        # no-color.org, which click leaves to its callers
+        plain = bool(os.environ.get("NO_COLOR"))
+        typer.echo(f"error: {text}" if plain else typer.style(f"error: {text}", fg=typer.colors.RED), err=True)
