@@ -64,7 +64,7 @@ def overview(documents: list[dict[str, Any]]) -> list[str]:
         found = document["regimes"][regime]["methods"]
         cells = [_result(document, name, found[name]) if name in found else "" for name in methods]
         seeds = max(row["runs"] for row in found.values())
-        lines.append(_line(_network(document), EQUAL[regime], str(seeds), *cells, _verdicts(found)))
+        lines.append(_line(network(document), EQUAL[regime], str(seeds), *cells, _verdicts(found)))
     return lines
 
 
@@ -75,7 +75,7 @@ def rows(document: dict[str, Any]) -> Iterator[str]:
         plain = next(row for row in methods.values() if row["method"] == "bp")
         for name, row in methods.items():
             if row is not plain:
-                cells = (_network(document), _batch_sizes(document, name), f"`{name}`", EQUAL[regime])
+                cells = (network(document), _batch_sizes(document, name), f"`{name}`", EQUAL[regime])
                 yield _line(*cells, _against(row, plain), _verdict(row))
 
 
@@ -102,7 +102,8 @@ def _verdicts(methods: dict[str, dict[str, Any]]) -> str:
     return "; ".join(f"{' and '.join(names)} {kind}" for kind, names in kinds.items())
 
 
-def _network(document: dict[str, Any]) -> str:
+def network(document: dict[str, Any]) -> str:
+    """Return the network of a comparison, with its width if that is not 1."""
     width = _option(document, "--width", "1")
     return str(document["model"]) + ("" if float(width) == 1 else f", width {width}")
 
