@@ -57,6 +57,24 @@ def test_generate(program: Program) -> None:
 
 
 @pytest.mark.medium
+def test_a_dma(program: Program) -> None:
+    """Generated, and simulated with a product larger than its banks."""
+    chip = ("--array", "2x2", "--format", "int8", "--value-words", "32", "--sum-words", "32", "--dma", "2")
+    ended = program("rtl", "generate", *chip, "--out", "made")
+    assert ended.code == 0
+    assert Path("made/dma_chip.v").read_text().count("module ") == 4
+    about = json.loads(Path("made/manifest.json").read_text())
+    assert about["dma"]["descriptor"]["sums_plane"] == 19
+    assert about["dma"]["ports"]["memory_in"] == {"direction": "in", "bits": 16}
+    ended = program("rtl", "simulate", *chip, "--size", "20x9x12", "--memory-latency", "5", "--json")
+    assert ended.code == 0
+    report = json.loads(ended.out)
+    assert report["equal"]
+    assert report["tiles"] > 1
+    assert report["model_cycles"] <= report["double_buffered_cycles"] <= report["cycles"]
+
+
+@pytest.mark.medium
 def test_run(program: Program) -> None:
     chip = ("--array", "2x2", "--design", "low", "--format", "int8", "--memory-latency", "2")
     ended = program("rtl", "run", "--network", "4-3", *chip, "--json")
@@ -124,6 +142,42 @@ def test_run(program: Program) -> None:
         (
             ("generate", "--out", "x", "--design", "huge"),
             "unknown design in hardware 'huge'. Choose from: baseline, efficient, low, max.",
+        ),
+        (
+            ("generate", "--out", "x", "--design", "max", "--dma", "1"),
+            "design 'max' has no DMA; choose design baseline, or leave the DMA out.",
+        ),
+        (
+            ("generate", "--out", "x", "--dma", "4"),
+            "a DMA of 4 values a cycle does not suit array 12x15: rows and columns must be multiples of it.",
+        ),
+        (
+            ("generate", "--out", "x", "--dma", "1", "--format", "bfp"),
+            "a DMA moves single numbers; format bfp has groups of them.",
+        ),
+        (
+            ("generate", "--out", "x", "--dma", "1", "--sum-words", "33"),
+            "sum_words is 33; with a DMA it must be even: each half has a tile.",
+        ),
+        (
+            ("generate", "--out", "x", "--dma", "1", "--axi"),
+            "the AXI wrapper has no ports for a DMA; write one of them.",
+        ),
+        (
+            ("simulate", "--memory-latency", "3"),
+            "--memory-interval and --memory-latency have no effect without --dma.",
+        ),
+        (
+            ("simulate", "--dma", "1", "--vcd", "x.vcd"),
+            "--vcd and --mantissa-bits are not for products with --dma.",
+        ),
+        (
+            ("simulate", "--dma", "4", "--format", "fp32"),
+            "simulations have beats of at most 64 bits; 4 values of fp32 have 128.",
+        ),
+        (
+            ("simulate", "--dma", "1", "--value-words", "2", "--sum-words", "2", "--size", "1x70000x1"),
+            "depth of a product is 70000; it must be 1 to 65535.",
         ),
         (
             ("synthesize", "--target", "ice40"),

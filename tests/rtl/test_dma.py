@@ -1,6 +1,8 @@
 """The DMA: products larger than the banks, against the golden model, the cost model's words and its cycles."""
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 from adagp.hw.dataflows import Array
 from adagp.hw.tile_steps import TileVisit, double_buffered_cycles, visits
 from adagp.rtl.blueprint import Blueprint, make_blueprint
+from adagp.rtl.dma import DESCRIPTOR, descriptor_ports
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.products import draw_matrices, expected, model_cost
-from adagp.rtl.tile_mover import slices
+from adagp.rtl.tile_mover import memory_ports, slices
 from adagp.rtl.tiled_products import DmaCounts, ExternalMemory, SimulatedDmaChip, TiledProduct, plan_product
 
 pytestmark = pytest.mark.medium
@@ -192,3 +195,27 @@ def test_cycles_are_the_cost_models_but_for_some_a_tile(
     ideal = double_buffered_cycles(plan.steps, plan.accelerator.bits_per_cycle)
     drain = 2 * (core.array.rows + core.array.columns) + LAUNCH
     assert cost.cycles <= ideal <= counts.cycles <= ideal + (len(plan.steps) + 2) * max(drain, latency + 16)
+
+
+def test_the_programmers_page_runs_a_product(chip_of: Callable[[str], SimulatedDmaChip]) -> None:
+    """Its descriptor, with sums that leave and come back, gives the golden values. All registers and ports are named."""
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "rtl-programming.md").read_text("utf-8")
+    block = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def descriptor" in block)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    rows, depth, columns = 11, 23, 17
+    registers = names["descriptor"](
+        rows, depth, columns, {"down": 5, "across": 6, "stream": 4}, ("down", "stream", "across")
+    )
+    number = FORMATS["int16"]
+    matrices = draw_matrices(number, (rows, depth, columns), 3)
+    del matrices["y"]
+    words = np.concatenate([matrices["x"].ravel(), matrices["w"].ravel(), np.zeros(4 * rows * columns, np.int64)])
+    chip_of("int16").run(registers, words, ExternalMemory(1, 7), 10**6)
+    found = words[registers["column_base"] : registers["sums_base"]].reshape(rows, columns)
+    assert np.array_equal(found, number.convert(expected(number, "forward", matrices)))
+    assert sorted(registers) == sorted(DESCRIPTOR)
+    for index, name in enumerate(DESCRIPTOR):
+        assert re.search(rf"^\| ([\d, ]*\b)?{index}(, \d+)* \|.*`{name}`", page, re.MULTILINE), name
+    for name in (*memory_ports(chip_of("int16").blueprint.core), *descriptor_ports()):
+        assert f"`{name}`" in page

@@ -52,17 +52,29 @@ def test_verilog_is_lint_clean(design: str, name: str, stages: int, tmp_path: Pa
     generate(
         make_blueprint(design, Array(2, 3), find_format(name), stages=stages, **WORDS), tmp_path / "chip", axi=True
     )
-    paths = [tmp_path / "chip" / file for file in ("chip.v", "axi_chip.v")]
+    lint(tmp_path / "chip", "axi_chip")
+
+
+@pytest.mark.parametrize(("name", "words", "stages"), [("int16", 2, 0), slow("int8", 1, 1), slow("fp32", 4, 0)])
+def test_a_chip_with_a_dma_is_lint_clean(name: str, words: int, stages: int, tmp_path: Path) -> None:
+    chip = make_blueprint("baseline", Array(4, 4), find_format(name), stages=stages, dma_words=words, **WORDS)
+    about = generate(chip, tmp_path / "chip")
+    assert about["dma"]["values_per_beat"] == words
+    lint(tmp_path / "chip", "dma_chip")
+
+
+def lint(folder: Path, top: str) -> None:
+    """Lint the chip with a module around it, by Verilator and by Icarus."""
+    paths = [folder / file for file in ("chip.v", f"{top}.v")]
     tools = verilator()
     if tools is not None:
         program, root = tools
-        command = [str(program), "--lint-only", "-Wall", "--top-module", "axi_chip", *map(str, paths)]
+        command = [str(program), "--lint-only", "-Wall", "--top-module", top, *map(str, paths)]
         done = subprocess.run(command, capture_output=True, text=True, env={"VERILATOR_ROOT": str(root)}, check=False)
         assert (done.returncode, done.stdout + done.stderr) == (0, "") or _is_summary(done.stdout + done.stderr)
     compiler = icarus("iverilog")
-    done = subprocess.run(
-        [compiler, "-g2005", "-Wall", "-o", tmp_path / "chip.vvp", *paths], capture_output=True, text=True, check=False
-    )
+    command = [compiler, "-g2005", "-Wall", "-o", str(folder / "chip.vvp"), *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 

@@ -61,10 +61,10 @@ class ChipOptions:
     ] = 1024
     pipeline_stages: Stages = 0
 
-    def blueprint(self, design: str) -> "Blueprint":
+    def blueprint(self, design: str, **more: int) -> "Blueprint":
         """Return the chip of a design."""
         words = {field.name: getattr(self, field.name) for field in fields(self) if field.name.endswith("_words")}
-        words |= {"stages": self.pipeline_stages}
+        words |= {"stages": self.pipeline_stages, **more}
         return make_chip(design, self.array, self.predictor_array, self.number, **words)
 
     def blueprints(self, designs: str) -> "dict[str, Blueprint]":
@@ -133,10 +133,18 @@ def generate(
     out: Annotated[Path, option("Folder for chip.v, testbench.v, manifest.json and README.md.")],
     design: Design = "baseline",
     axi: Annotated[bool, switch("--axi", "Also write axi_chip.v: the chip behind AXI-Lite and AXI-Stream.")] = False,
+    dma: Annotated[
+        int,
+        option(
+            "Also write dma_chip.v: the chip with a DMA that moves so many values a cycle, for products larger than the banks "
+            "(design baseline).",
+            low=0,
+        ),
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Write a chip as Verilog, with a test bench, a manifest and a README."""
-    blueprint = chip.blueprint(design)
+    blueprint = chip.blueprint(design, dma_words=dma)
     from adagp.rtl.generate import generate as write_folder
 
     about = write_folder(blueprint, out, axi=axi)
@@ -159,6 +167,15 @@ def simulate(
     value_words: ValueWords = 4096,
     sum_words: SumWords = 2048,
     pipeline_stages: Stages = 0,
+    dma: Annotated[
+        int,
+        option(
+            "A DMA moves so many values a cycle from external memory, tile by tile: for products larger than the banks.",
+            low=0,
+        ),
+    ] = 0,
+    memory_interval: Annotated[int, option("With --dma: external memory takes a beat every N cycles.", low=1)] = 1,
+    memory_latency: Annotated[int, option("With --dma: it answers a read after N cycles.", low=1)] = 1,
     seed: Seed = 0,
     vcd: Annotated[Path | None, option("Write the waveforms to FILE.vcd.", unset="none")] = None,
     as_json: Json = False,
@@ -179,11 +196,22 @@ def simulate(
         sum_words=sum_words,
         program_words=8,
         stages=pipeline_stages,
+        dma_words=dma,
     )
-    from adagp.rtl.products import check_product
-
     rows, depth, columns = map(int, size.split("x"))
-    report = check_product(blueprint, dataflow, operation, (rows, depth, columns), seed, vcd, mantissa_bits)
+    if dma:
+        if vcd is not None or mantissa_bits is not None:
+            raise OptionError("--vcd and --mantissa-bits are not for products with --dma.")
+        from adagp.rtl.tiled_products import ExternalMemory, check_tiled_product
+
+        memory = ExternalMemory(memory_interval, memory_latency)
+        report = check_tiled_product(blueprint, dataflow, operation, (rows, depth, columns), memory, seed)
+    else:
+        if (memory_interval, memory_latency) != (1, 1):
+            raise OptionError("--memory-interval and --memory-latency have no effect without --dma.")
+        from adagp.rtl.products import check_product
+
+        report = check_product(blueprint, dataflow, operation, (rows, depth, columns), seed, vcd, mantissa_bits)
     _print_report(report, as_json)
     if not report["equal"]:
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amaranth.back import rtlil
-from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal, Signal, unsigned
+from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal, Signal, Value, unsigned
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -26,7 +26,7 @@ def port_bits(block: Block) -> dict[str, tuple[str, int]]:
     """Return the ports of a block that nothing else is done with: direction and width."""
     block._MustUse__used = True
     return {
-        name: ("in" if member.flow is In else "out", len(getattr(block, name)))
+        name: ("in" if member.flow is In else "out", len(Value.cast(getattr(block, name))))
         for name, member in block.signature.members.items()
     }
 

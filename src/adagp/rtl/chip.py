@@ -17,6 +17,34 @@ from adagp.rtl.core import COUNTERS, SLICE, Core, dma_ports
 from adagp.rtl.off_chip import LATENCY_BITS, OffChipPort, SimulatedMemory, off_chip_ports
 
 
+def chip_ports(blueprint: Blueprint, *, simulated: bool = False) -> dict[str, Any]:
+    """Return the ports of a chip."""
+    sizes = blueprint.core
+    address = max(core.address_bits for core in blueprint.cores)
+    lane = max(core.lane_bits for core in blueprint.cores)
+    number = sizes.number
+    seen = {name: Out(48) for name in (*COUNTERS, "predictor_cycles")} | {"array_step": Out(1), "array_leaves": Out(1)}
+    return {
+        "start": In(1),
+        "halted": Out(1),
+        "host_core": In(1),
+        "host_read": In(1),
+        "host_write": In(1),
+        "host_memory": In(2),
+        "host_lane": In(lane),
+        "host_address": In(address),
+        "host_in": In(number.word_bits),
+        "host_out": Out(number.word_bits),
+        "program_write": In(1),
+        "program_slice": In(6),
+        "program_address": In(max(core.program_words - 1 for core in blueprint.cores).bit_length()),
+        "program_in": In(SLICE),
+        **(seen | {"latency": In(LATENCY_BITS)} if simulated else {}),
+        **(off_chip_ports(sizes) if sizes.off_chip_words and not simulated else {}),
+        **(dma_ports(sizes) if sizes.dma_words else {}),
+    }
+
+
 class Chip(Block):
     """A whole chip. `start` starts the programs of all cores, `halted` is high when all have stopped.
 
@@ -29,35 +57,7 @@ class Chip(Block):
 
     def __init__(self, blueprint: Blueprint, *, simulated: bool = False) -> None:
         self.blueprint, self.simulated = blueprint, simulated
-        sizes = blueprint.core
-        address = max(core.address_bits for core in blueprint.cores)
-        lane = max(core.lane_bits for core in blueprint.cores)
-        number = sizes.number
-        seen = {name: Out(48) for name in (*COUNTERS, "predictor_cycles")} | {
-            "array_step": Out(1),
-            "array_leaves": Out(1),
-        }
-        super().__init__(
-            {
-                "start": In(1),
-                "halted": Out(1),
-                "host_core": In(1),
-                "host_read": In(1),
-                "host_write": In(1),
-                "host_memory": In(2),
-                "host_lane": In(lane),
-                "host_address": In(address),
-                "host_in": In(number.word_bits),
-                "host_out": Out(number.word_bits),
-                "program_write": In(1),
-                "program_slice": In(6),
-                "program_address": In(max(core.program_words - 1 for core in blueprint.cores).bit_length()),
-                "program_in": In(SLICE),
-                **(seen | {"latency": In(LATENCY_BITS)} if simulated else {}),
-                **(off_chip_ports(sizes) if sizes.off_chip_words and not simulated else {}),
-                **(dma_ports(sizes) if sizes.dma_words else {}),
-            }
-        )
+        super().__init__(chip_ports(blueprint, simulated=simulated))
 
     def elaborate(self, platform: Any) -> Module:
         """Place the cores and join them."""

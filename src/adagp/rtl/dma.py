@@ -14,10 +14,10 @@ from amaranth.lib.wiring import In, Out
 
 from adagp.rtl.block import Block, add_submodule
 from adagp.rtl.blueprint import Blueprint, CoreSizes
-from adagp.rtl.chip import Chip
+from adagp.rtl.chip import Chip, chip_ports
 from adagp.rtl.core import SLICE, dma_ports
 from adagp.rtl.instructions import SIZE_BITS, Mode, Opcode, Store
-from adagp.rtl.tile_mover import TileMover, memory_ports
+from adagp.rtl.tile_mover import OUTSTANDING, TileMover, memory_ports, slices
 from adagp.rtl.tile_walk import ADDRESS_BITS, INDICES, LAYOUTS, TileWalk
 
 DESCRIPTOR = (
@@ -48,6 +48,16 @@ def descriptor_ports() -> dict[str, Any]:
         "descriptor_in": In(32),
         "dma_start": In(1),
         "dma_busy": Out(1),
+    }
+
+
+def describe_dma(sizes: CoreSizes) -> dict[str, Any]:
+    """Return what a driver needs to know about the DMA, as plain data."""
+    return {
+        "values_per_beat": sizes.dma_words,
+        "parts_of_a_sum": slices(sizes),
+        "reads_under_way": OUTSTANDING,
+        "descriptor": {name: index for index, name in enumerate(DESCRIPTOR)},
     }
 
 
@@ -151,7 +161,7 @@ class Dma(Block):
         layout = self.sizes.encoding.layout(self.sizes.encoding.array)
         count = -(-layout.size // SLICE)
         word, number, halt = Signal(layout), Signal(range(count + 2), init=count + 1), Signal()
-        slices = Choice([word.as_value()[first : first + SLICE] for first in range(0, layout.size, SLICE)])
+        parts = Choice([word.as_value()[first : first + SLICE] for first in range(0, layout.size, SLICE)])
         self.program_begins, self.programmed = Signal(), Signal()
         m.d.comb += [word.operation.eq(int(Opcode.ARRAY)), word.mode.eq(self.field["mode"]), word.adds.eq(self.adds)]
         m.d.comb += [getattr(word, index).eq(getattr(self.walk, f"extent_{index}")) for index in INDICES]
@@ -162,7 +172,7 @@ class Dma(Block):
             self.program_write.eq(~self.programmed),
             self.program_address.eq(halt),
             self.program_slice.eq(Mux(halt, 0, number)),
-            self.program_in.eq(Mux(halt, int(Opcode.HALT), slices[number])),
+            self.program_in.eq(Mux(halt, int(Opcode.HALT), parts[number])),
         ]
         with m.If(self.program_begins):
             m.d.sync += number.eq(0)
@@ -261,14 +271,13 @@ class DmaChip(Block):
     def __init__(self, blueprint: Blueprint) -> None:
         self.blueprint = blueprint
         inside = dma_ports(blueprint.core)
-        self.chip = Chip(blueprint)
-        self._chip_ports = {name: port for name, port in self.chip.signature.members.items() if name not in inside}
-        super().__init__(dict(self._chip_ports) | descriptor_ports() | memory_ports(blueprint.core))
+        self._chip_ports = {name: port for name, port in chip_ports(blueprint).items() if name not in inside}
+        super().__init__(self._chip_ports | descriptor_ports() | memory_ports(blueprint.core))
 
     def elaborate(self, platform: Any) -> Module:
         """Join the chip and the DMA."""
         m = Module()
-        chip, dma = self.chip, Dma(self.blueprint.core)
+        chip, dma = Chip(self.blueprint), Dma(self.blueprint.core)
         add_submodule(m, platform, "chip", chip)
         add_submodule(m, platform, "dma", dma)
         for block, ports in (

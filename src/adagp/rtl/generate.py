@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from adagp.core.files import write_atomically
-from adagp.errors import RunError
+from adagp.errors import OptionError, RunError
 from adagp.rtl.axi import AxiChip, describe_axi
 from adagp.rtl.block import Block, port_bits, to_rtlil
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.chip import Chip
+from adagp.rtl.dma import DmaChip, describe_dma
 from adagp.rtl.instructions import Look, Mode, Opcode, Start, Store
 from adagp.rtl.testbench import product_bench
 from adagp.rtl.tools import digest
@@ -38,6 +39,11 @@ AXI = """
 `axi_chip.v` has the module `axi_chip`: this chip behind AXI-Lite (`s_axil_*`: control, status, programs), AXI-Stream
 (`s_axis_*`, `m_axis_*`: matrices) and an interrupt (`irq`), with clock `aclk` and reset `aresetn`. Its registers are in
 `manifest.json` under `axi`.
+"""
+DMA = """
+`dma_chip.v` has the module `dma_chip`: this chip with a DMA that runs a product larger than the banks tile by tile, from and
+to an external memory (`memory_*`), {values} values a cycle. The registers of its descriptor (`descriptor_*`) are in
+`manifest.json` under `dma`.
 """
 
 
@@ -75,6 +81,11 @@ def manifest(blueprint: Blueprint, text: str, *, axi: bool = False) -> dict[str,
         },
         "digest": digest(text),
         **({"axi": {**describe_axi(blueprint), "ports": _ports(AxiChip(blueprint))}} if axi else {}),
+        **(
+            {"dma": {**describe_dma(blueprint.core), "ports": _ports(DmaChip(blueprint))}}
+            if blueprint.core.dma_words
+            else {}
+        ),
     }
 
 
@@ -83,7 +94,13 @@ def _ports(block: Block) -> dict[str, Any]:
 
 
 def generate(blueprint: Blueprint, folder: Path, *, axi: bool = False) -> dict[str, Any]:
-    """Write the chip, with `axi` also its wrapper, into `folder`, which must not be there or be empty; return the manifest."""
+    """Write the chip, with `axi` also its wrapper, into `folder`, which must not be there or be empty; return the manifest.
+
+    A chip that is made for a DMA is also written with one.
+    """
+    dma_words = blueprint.core.dma_words
+    if axi and dma_words:
+        raise OptionError("the AXI wrapper has no ports for a DMA; write one of them.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"'{folder}' exists and is not empty; nothing was written. Give another --out.")
     modules = chip_modules(blueprint)
@@ -92,12 +109,17 @@ def generate(blueprint: Blueprint, folder: Path, *, axi: bool = False) -> dict[s
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "chip.v", text.encode())
     bench = None if blueprint.core.groups is not None else product_bench(blueprint)
-    how = (BENCH if bench is not None else "") + (AXI if axi else "")
+    how = (
+        (BENCH if bench is not None else "")
+        + (AXI if axi else "")
+        + (DMA.format(values=dma_words) if dma_words else "")
+    )
     write_atomically(folder / "README.md", (README.format(design=blueprint.design) + how).encode())
     if bench is not None:
         write_atomically(folder / "testbench.v", bench.encode())
-    if axi:
-        around = [own for kind, own in to_rtlil(AxiChip(blueprint)).items() if kind not in modules]
-        write_atomically(folder / "axi_chip.v", to_verilog("\n".join(around)).encode())
+    around_it: list[Block] = [AxiChip(blueprint)] if axi else [DmaChip(blueprint)] if dma_words else []
+    for block in around_it:
+        around = [own for kind, own in to_rtlil(block).items() if kind not in modules]
+        write_atomically(folder / f"{block.kind}.v", to_verilog("\n".join(around)).encode())
     write_atomically(folder / "manifest.json", (json.dumps(about, indent=2) + "\n").encode())
     return about

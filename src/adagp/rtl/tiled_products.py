@@ -4,6 +4,7 @@ import ctypes
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +13,14 @@ from adagp.errors import OptionError, ToolError
 from adagp.hw.accelerator import Accelerator
 from adagp.hw.dataflows import array_cost
 from adagp.hw.product import Cost, Product
-from adagp.hw.tile_steps import TileStep, tile_steps
+from adagp.hw.tile_steps import TileStep, double_buffered_cycles, tile_steps
 from adagp.hw.tiling import Tiling, Tilings, all_tilings, best_tiling
 from adagp.rtl.block import to_rtlil
 from adagp.rtl.blueprint import Blueprint, CoreSizes
 from adagp.rtl.dma import DESCRIPTOR, DmaChip
 from adagp.rtl.formats import Words
 from adagp.rtl.mapping import INDICES, OPERATIONS, ROLES, Mapping, check_overflow, find_mapping
+from adagp.rtl.products import draw_matrices, expected
 from adagp.rtl.simulation import LIMIT, compile_verilog
 from adagp.rtl.tile_mover import slices
 from adagp.rtl.verilog import to_verilog
@@ -213,3 +215,52 @@ class SimulatedDmaChip:
     def close(self) -> None:
         """End the simulation."""
         self._library.dma_close(self._bench)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def check_tiled_product(
+    blueprint: Blueprint,
+    dataflow: str,
+    operation: str,
+    sizes: tuple[int, int, int],
+    memory: ExternalMemory,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return values, off-chip words and cycles of a product with the DMA, and whether values and words are the models'.
+
+    `model_cycles` are the accelerator model's, `double_buffered_cycles` those tile by tile, without what hardware takes more
+    for each tile.
+    """
+    plan, number = plan_product(blueprint, dataflow, operation, sizes, memory.interval), blueprint.core.single
+    matrices = draw_matrices(number, sizes, seed)
+    del matrices[plan.mapping.result]
+    words = plan.memory(matrices)
+    with SimulatedDmaChip(blueprint) as chip:
+        counts = chip.run(plan.descriptor(), words, memory)
+    wrong = int(np.count_nonzero(plan.result(words) != number.convert(expected(number, operation, matrices))))
+    moved = plan.cost.dram_reads // number.value_bits, plan.cost.dram_writes // number.value_bits
+    return {
+        "cycles": counts.cycles,
+        "model_cycles": plan.cost.cycles,
+        "model_stalls": plan.accelerator.stall(plan.tiled)[0],
+        "double_buffered_cycles": double_buffered_cycles(plan.steps, plan.accelerator.bits_per_cycle),
+        "tiles": len(plan.steps),
+        "tile": "x".join(map(str, plan.tiling.tile)),
+        "loops": ", ".join(plan.tiling.order),
+        "values_read": counts.values_read,
+        "model_values_read": moved[0],
+        "values_written": counts.values_written,
+        "model_values_written": moved[1],
+        "values": int(plan.result(words).size),
+        "wrong_values": wrong,
+        "equal": wrong == 0 and (counts.values_read, counts.values_written) == moved,
+        "array": str(blueprint.core.array),
+        "dataflow": dataflow,
+        "operation": operation,
+        "format": number.name,
+    }
