@@ -267,3 +267,13 @@ def test_no_color_is_respected(value: str, colours: bool, monkeypatch: pytest.Mo
     monkeypatch.setattr("typer.echo", lambda text, err: printed.append(text))
     print_error("it went wrong.")
     assert printed == ["\x1b[31merror: it went wrong.\x1b[0m" if colours else "error: it went wrong."]
+
+
+def test_a_long_error_is_wrapped_between_words_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("typer.echo", lambda text, err: printed.append(text))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    print_error("a sentence that is longer than a line of forty characters.")
+    assert printed == ["error: a sentence that is longer than a\nline of forty characters."]

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from importlib import import_module, metadata
 from io import TextIOWrapper
 from itertools import pairwise
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Annotated, NamedTuple, cast
 
 import typer
@@ -266,7 +268,11 @@ def print_error(text: str) -> None:
     text = escaped(text)
     if len(text) > LONGEST_MESSAGE:
         text = f"{text[: LONGEST_MESSAGE // 2]} ... {text[-LONGEST_MESSAGE // 2 :]}"
+    text = f"error: {text}"
     with suppress(OSError):
+        if sys.stderr.isatty():
+            width = get_terminal_size().columns
+            text = fill(text, width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
         # no-color.org, which click leaves to its callers
         plain = bool(os.environ.get("NO_COLOR"))
-        typer.echo(f"error: {text}" if plain else typer.style(f"error: {text}", fg=typer.colors.RED), err=True)
+        typer.echo(text if plain else typer.style(text, fg=typer.colors.RED), err=True)

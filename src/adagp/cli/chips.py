@@ -13,7 +13,7 @@ from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Run, Workload
 from adagp.hw.links import Link
 from adagp.hw.stages import SUPPLIED
-from adagp.pipe.chips import EXCHANGED, TERMS, ChipTraining, Fabric, ManyChips, parse_fabric, parse_parallelism
+from adagp.pipe.chips import TERM_NAMES, TERMS, ChipTraining, Fabric, ManyChips, parse_fabric, parse_parallelism
 from adagp.pipe.chips.report import chips_report, scaling
 
 DESIGN = "max"
@@ -106,14 +106,12 @@ def print_chips(report: dict[str, Any]) -> None:
 
 KINDS = (("backprop", "backprop"), ("BP and learning", "bp"), ("GP", "gp"))
 """Kinds of batches: their headings, and their names in the report."""
-TERM_NAMES = {term: f"exchange: {term}" for term in EXCHANGED} | {"source": "exchange: method"}
-"""What the rows of exchanges are called; the source is what the method itself exchanges."""
 
 
 def _time_rows(kinds: Sequence[tuple[str, dict[str, Any]]]) -> list[Sequence[str]]:
     used = [term for term in TERMS if any(abs(batch["terms"][term]) > 0 for _, batch in kinds)]
     rows: list[Sequence[str]] = [
-        (TERM_NAMES.get(term, term), *(_milliseconds(batch["terms"][term]) for _, batch in kinds)) for term in used
+        (TERM_NAMES[term], *(_milliseconds(batch["terms"][term]) for _, batch in kinds)) for term in used
     ]
     return [*rows, ("all", *(_milliseconds(batch["seconds"]) for _, batch in kinds))]
 

@@ -74,7 +74,11 @@ COST_ONLY = "Cost only, not accuracy: what a method's batches are worth is measu
 def design_notes(report: dict[str, Any]) -> list[str]:
     """Return the notes below the table of designs."""
     ratio = f"Backward takes {report['backward_to_forward']:.2f} times the forward pass."
-    return [ratio, COST_ONLY, *(f"Failure signature, {signature}." for signature in report["failure_signatures"])]
+    return [
+        ratio,
+        COST_ONLY,
+        *(f"Reason against prediction, {signature}." for signature in report["failure_signatures"]),
+    ]
 
 
 def simulation_html(simulation: Simulation) -> str:

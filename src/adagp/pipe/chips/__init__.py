@@ -4,16 +4,16 @@ from adagp.pipe.chips.collectives import ALGORITHMS, ALL_GATHER, ALL_REDUCE, RED
 from adagp.pipe.chips.fabric import FABRICS, Topology, parse_fabric
 from adagp.pipe.chips.memory import ChipMemory, weight_memory
 from adagp.pipe.chips.parallel import Parallelism, TensorSplit, parse_parallelism, split_tensors
-from adagp.pipe.chips.training import EXCHANGED, TERMS, BatchTime, ChipTraining, ManyChips
+from adagp.pipe.chips.training import TERM_NAMES, TERMS, BatchTime, ChipTraining, ManyChips
 
 __all__ = [
     "ALGORITHMS",
     "ALL_GATHER",
     "ALL_REDUCE",
-    "EXCHANGED",
     "FABRICS",
     "REDUCE_SCATTER",
     "TERMS",
+    "TERM_NAMES",
     "BatchTime",
     "ChipMemory",
     "ChipTraining",

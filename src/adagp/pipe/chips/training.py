@@ -40,6 +40,9 @@ BUCKET = 25e6
 """Bytes of a bucket of gradients: DDP's default."""
 EXCHANGED = ("tensor", "pipeline", "weights", "gradients", "source")
 TERMS = ("compute", "bubble", *EXCHANGED)
+TERM_NAMES = dict(zip(TERMS, TERMS, strict=True)) | {term: f"exchange: {term}" for term in EXCHANGED}
+TERM_NAMES["source"] = "exchange: method"
+"""What the terms are called in tables and pictures; the source is what the method itself exchanges."""
 
 
 @dataclass(frozen=True)

@@ -269,13 +269,28 @@ def _draw_shares(axis: "Axes", right: float) -> None:
         axis.plot(prices, needed, color=FAINT, linewidth=1.0, dashes=dashes, label=f"{share:.0%} true gradients")
 
 
+def _map_platform(name: str) -> str:
+    """Return the name of a platform for people; a balanced pipeline has as many micro-batches as devices."""
+    kind, _, size = name.partition("-")
+    if size.isdecimal():
+        return f"{kind}, {size} devices x {size} micro-batches"
+    return {"cpu": "CPU", "cluster": "data-parallel devices", "pipeline": "pipeline of the comparison"}.get(name, name)
+
+
 def _map_legend(figure: "Figure", series: Sequence[str], platforms: Sequence[str]) -> None:
     """List the methods by colour and the platforms by marker below the panels."""
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], color=series_colour(index), linewidth=4, label=name) for index, name in enumerate(series)]
     lines += [
-        Line2D([], [], color=FAINT, linestyle="", marker=PLATFORM_MARKERS[index % len(PLATFORM_MARKERS)], label=name)
+        Line2D(
+            [],
+            [],
+            color=FAINT,
+            linestyle="",
+            marker=PLATFORM_MARKERS[index % len(PLATFORM_MARKERS)],
+            label=_map_platform(name),
+        )
         for index, name in enumerate(platforms)
     ]
     dashed = [line for axis in figure.axes for line in axis.get_lines() if "true gradients" in str(line.get_label())]

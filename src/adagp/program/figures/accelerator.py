@@ -11,7 +11,7 @@ from adagp.hw.explore import OBJECTIVES, Point
 from adagp.hw.memory import Moment, peak
 from adagp.hw.report import layer_rows, operational_intensity
 from adagp.hw.simulate import Simulation
-from adagp.pipe.chips import TERMS
+from adagp.pipe.chips import TERM_NAMES, TERMS
 from adagp.program.figures.style import (
     COLOURS,
     GREY,
@@ -334,7 +334,9 @@ def _draw_terms(axis: "Axes", report: Mapping[str, Any]) -> None:
     for term in TERMS:
         heights = [max(0.0, terms[term]) * 1e3 for _, terms in shown]
         if any(heights):
-            axis.bar(range(len(shown)), heights, bottom=bottoms, color=TERM_COLOURS[term], label=term, width=0.6)
+            axis.bar(
+                range(len(shown)), heights, bottom=bottoms, color=TERM_COLOURS[term], label=TERM_NAMES[term], width=0.6
+            )
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     axis.set_xticks(range(len(shown)), [label for label, _ in shown])
     axis.set(ylabel="milliseconds of a batch", title="a batch, term by term", ylim=(0, max(bottoms) * 1.3))

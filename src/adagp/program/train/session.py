@@ -340,8 +340,8 @@ def check_device(name: str) -> torch.device:
             raise RuntimeError("it computes nothing." if device.type == "meta" else "there is one CPU device only.")
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise OptionError(f"device '{name}' cannot be used here: {reason} Try cpu.") from None
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise OptionError(f"device '{name}' cannot be used here: {reason}. Try cpu.") from None
     return device
 
 
