@@ -76,9 +76,8 @@ class ElementUnit(Block):
             m.d.sync += self.done.eq(self.start)
             return m
         job = Signal(self.instruction.shape())
-        counters = [Signal(SIZE_BITS, name=f"loop{loop}") for loop in range(LOOPS)]
-        ends = [counter == job[f"count{loop}"] - 1 for loop, counter in enumerate(counters)]
-        running = Signal()
+        running, begins = Signal(), Signal()
+        ends = self._loops(m, job, running)
         level = Signal(range(LOOPS))
         m.d.comb += level.eq(Mux(~ends[2], 2, Mux(~ends[1], 1, 0)))
         finished = Signal()
@@ -93,24 +92,31 @@ class ElementUnit(Block):
             busy = busy | writes
         m.d.comb += self.busy.eq(busy)
         with m.If(self.start):
-            m.d.sync += [job.eq(self.instruction), running.eq(1)]
-            m.d.sync += [counter.eq(0) for counter in counters]
+            m.d.sync += [job.eq(self.instruction), running.eq(1), begins.eq(1)]
         with m.Elif(running):
-            with m.If(ends[2]):
-                m.d.sync += counters[2].eq(0)
-                with m.If(ends[1]):
-                    m.d.sync += [counters[1].eq(0), counters[0].eq(counters[0] + 1)]
-                with m.Else():
-                    m.d.sync += counters[1].eq(counters[1] + 1)
-            with m.Else():
-                m.d.sync += counters[2].eq(counters[2] + 1)
-            with m.If(finished):
-                m.d.sync += running.eq(0)
+            m.d.sync += [begins.eq(ends[2]), running.eq(~finished)]
         m.d.comb += self.done.eq(writes & ~before & (~self.hold if self.sizes.off_chip_words else 1))
         for name in ("first", "second"):
             self._request(m, getattr(self, name), positions[name], job[f"{name}_memory"], running)
-        self._compute(m, job, positions["result"], running, counters[2] == 0, ends[2], writes)
+        self._compute(m, job, positions["result"], running, begins, ends[2], writes)
         return EnableInserter(~self.hold)(m) if self.sizes.off_chip_words else m
+
+    def _loops(self, m: Module, job: Any, running: Any) -> list[Any]:
+        """Return for each loop whether it is in its last round: registers, as much depends on them in a cycle."""
+        left = [Signal(SIZE_BITS, name=f"left{loop}") for loop in range(LOOPS)]
+        ends = [Signal(name=f"ends{loop}") for loop in range(LOOPS)]
+        advances = running
+        for loop in reversed(range(LOOPS)):
+            begin, count = self.instruction[f"count{loop}"], job[f"count{loop}"]
+            with m.If(self.start):
+                m.d.sync += [left[loop].eq(begin), ends[loop].eq(begin == 1)]
+            with m.Elif(advances):
+                m.d.sync += [
+                    left[loop].eq(Mux(ends[loop], count, left[loop] - 1)),
+                    ends[loop].eq(Mux(ends[loop], count == 1, left[loop] == 2)),
+                ]
+            advances = advances & ends[loop]
+        return ends
 
     def _request(self, m: Module, port: Any, position: Position, memory: Any, valid: Any) -> None:
         m.d.comb += [
@@ -132,13 +138,19 @@ class ElementUnit(Block):
         address = Mux(level == 2, here.address, Mux(level == 1, inner.address, middle.address))
         strides = [job[f"{name}_stride{loop}"] for loop in range(LOOPS)]
         stride = Mux(level == 2, strides[2], Mux(level == 1, strides[1], strides[0]))
+        walk = job[f"{name}_walk"]
+        # The step where the lanes wrap is the same in the whole run, so it does not wait for the level.
+        wrapping_stride = Signal(self.sizes.address_bits)
         next_lane, next_address = Signal(self.lane_bits), Signal(self.sizes.address_bits)
         walks, wraps = Signal(), Signal()
         m.d.comb += [
-            walks.eq(job[f"{name}_walk"] == level),
+            wrapping_stride.eq(
+                Mux(walk == 2, strides[2], Mux(walk == 1, strides[1], strides[0])) + job[f"{name}_wrap"]
+            ),
+            walks.eq(walk == level),
             wraps.eq(walks & (lane == self._lanes(job[f"{name}_memory"]) - 1)),
             next_lane.eq(Mux(wraps, 0, lane + walks)),
-            next_address.eq(address + stride + Mux(wraps, job[f"{name}_wrap"], 0)),
+            next_address.eq(address + Mux(wraps, wrapping_stride, stride)),
         ]
         with m.If(self.start):
             begin = self.instruction
@@ -172,8 +184,11 @@ class ElementUnit(Block):
         target = Signal(self.result.shape())
         m.d.sync += [began.eq(begins), ended.eq(ends), target.eq(written)]
         holds_sums = job.first_memory[0]
-        first = Mux(holds_sums, self.first_sum, gates.promote(m, number, self.first_value))
-        first, second, began = self._later(m, first, self.second_value, began)
+        # With stages a register directly behind the banks, whose words come late in the cycle.
+        first_sum, first_value, second, began = self._later(
+            m, self.first_sum, self.first_value, self.second_value, began
+        )
+        first = Mux(holds_sums, first_sum, gates.promote(m, number, first_value))
         addend, total, value = (Signal(number.sum_bits) for _ in range(3))
         product = gates.multiply(m, number, job.factor, second)
         product, first, second, began = self._later(m, product, first, second, began)
