@@ -43,10 +43,10 @@ class AcceleratorSettings:
     ] = str(_USUAL.predictor_array)
     clock: Annotated[
         float,
-        _accelerator("Megahertz.", low=1e-3, high=1e6, allowed="0.001 to 1,000,000 megahertz"),
+        _accelerator("Clock in megahertz.", low=1e-3, high=1e6, allowed="0.001 to 1,000,000 megahertz"),
         Sets("clock_hz", lambda megahertz: megahertz * 1e6),
     ] = _USUAL.clock_hz / 1e6
-    word_bits: Annotated[int, _accelerator("8, 16 or 32.", low=1)] = _USUAL.word_bits
+    word_bits: Annotated[int, _accelerator("Bits of a word: 8, 16 or 32.", low=1)] = _USUAL.word_bits
     buffer: Annotated[
         float,
         _accelerator("Global buffer in kilobytes.", low=1e-3, high=1e9, allowed="0.001 to 1,000,000,000 kilobytes"),

@@ -37,7 +37,7 @@ class Control(MethodOptions, method="control"):
     price: Annotated[
         float,
         declare_option(
-            "Cost of a sample that is predicted only over one by backprop, for --true-share auto.",
+            "Cost of a predicted sample relative to one by backprop, for --true-share auto.",
             above=0,
             below=1,
             allowed="above 0 and below 1",

@@ -26,7 +26,9 @@ class FeedbackOptions(MethodOptions):
     ] = 0.3
     memory_limit: Annotated[
         float,
-        declare_option("Average large maps so that feedback keeps N times the weights' memory, or 64 MB.", low=0),
+        declare_option(
+            "Average large maps so that feedback keeps at most N times the weights' memory, or 64 MB.", low=0
+        ),
     ] = 2.0
 
 

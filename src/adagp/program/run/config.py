@@ -73,7 +73,7 @@ class RunSettings:
         int | None, _prediction("Epochs of backprop before the first prediction.", low=0, unset="the schedule's")
     ] = None
     warmup_batches: Annotated[
-        int | None, _prediction("The same in batches, for short runs.", low=0, unset="warmup decides")
+        int | None, _prediction("Length of the warm-up in batches, for short runs.", low=0, unset="as --warmup")
     ] = None
     ratio: Annotated[
         str | None, _prediction("The schedule: how GP and BP batches alternate. {forms}.", unset="the method's")
