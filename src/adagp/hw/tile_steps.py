@@ -3,7 +3,8 @@
 The accelerator model takes the array's cycles or those of all transfers, whichever are more: any transfer may hide behind any
 work. Memory for two tiles hides less: the first tile comes before any work, the last result leaves after it, and during the
 work on a tile only the result of the tile before leaves and the next tile comes. `double_buffered_cycles` counts that; the DMA
-of `adagp.rtl` does it.
+of `adagp.rtl` does it. It also counts the loading of sums that stay in the PEs where a tile adds to them (R cycles a fold),
+which the accelerator model leaves out.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from itertools import product as nest
 from math import ceil
 
 from adagp.errors import OptionError
-from adagp.hw.dataflows import Array, array_cost
+from adagp.hw.dataflows import Array, array_cost, fold_counts, placement_of
 from adagp.hw.product import AXES, RESULTS, Product
 from adagp.hw.tiling import INDICES, Tiling
 
@@ -79,12 +80,21 @@ def tile_steps(product: Product, tiling: Tiling, array: Array, dataflow: str) ->
         sums, whole = words[result] * product.bits.sums, words[result] * getattr(product.bits, result)
         steps.append(
             TileStep(
-                array_cost(dataflow, part, array).cycles,
+                array_cost(dataflow, part, array).cycles + visit.adds * _reload_cycles(part, array, dataflow),
                 loads + visit.returns * sums,
                 visit.leaves * (whole if visit.whole else sums),
             )
         )
     return steps
+
+
+def _reload_cycles(product: Product, array: Array, dataflow: str) -> int:
+    """Return the cycles in which sums that stay in the PEs are loaded again before each fold, to be added to."""
+    placement = placement_of(dataflow, product)
+    if placement is None or placement.sum_is != "stationary":
+        return 0
+    down, across, *_ = fold_counts(product, array, placement)
+    return down * across * array.rows
 
 
 def double_buffered_cycles(steps: Sequence[TileStep], bits_per_cycle: float) -> int:
