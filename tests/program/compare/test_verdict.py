@@ -21,10 +21,11 @@ def test_a_sentence_for_each_regime(interval: tuple[float, float], word: str) ->
     document = {
         "batches": 440,
         "seeds": 3,
-        "regimes": {"batches": {"methods": methods}, "seconds": {"methods": methods}},
+        "regimes": {regime: {"methods": methods} for regime in ("batches", "seconds", "accelerator")},
     }
     rest = f"plain reaches accuracy 90.00%; feedback@1:1 88.00% ({word}) and skip 80.00% ({word})."
-    assert verdict_lines(document) == [f"At equal batches (440 each), {rest}", f"At equal seconds, {rest}", LEVEL]
+    equal = ("equal batches (440 each)", "equal seconds", "equal cost on the modelled accelerator")
+    assert verdict_lines(document) == [*(f"At {cost}, {rest}" for cost in equal), LEVEL]
 
 
 def test_one_seed_other_metrics_and_nothing_finished() -> None:

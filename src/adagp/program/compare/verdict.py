@@ -88,8 +88,10 @@ def _sized(document: Record, name: str) -> str:
 
 
 def _equal(document: Record, regime: str) -> str:
+    if regime == "seconds":
+        return "equal seconds"
     if regime != "batches":
-        return f"equal {regime}"
+        return f"equal cost on the modelled {regime}"
     samples = total_samples(document)
     return f"equal batches ({document['batches']} each)" if samples is None else f"equal samples ({samples:,} each)"
 
