@@ -11,6 +11,7 @@ from adagp.rtl.block import Block, port_bits, to_rtlil
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.chip import Chip
 from adagp.rtl.dma import DmaChip, describe_dma
+from adagp.rtl.dma_testbench import dma_bench
 from adagp.rtl.instructions import Look, Mode, Opcode, Start, Store
 from adagp.rtl.testbench import product_bench
 from adagp.rtl.tools import digest
@@ -43,7 +44,10 @@ AXI = """
 DMA = """
 `dma_chip.v` has the module `dma_chip`: this chip with a DMA that runs a product larger than the banks tile by tile, from and
 to an external memory (`memory_*`), {values} values a cycle. The registers of its descriptor (`descriptor_*`) are in
-`manifest.json` under `dma`.
+`manifest.json` under `dma`. `dma_testbench.v` (where the banks are large enough for it) has such a memory, runs a product and
+checks every value:
+
+    iverilog -g2005 -o bench chip.v dma_chip.v dma_testbench.v && vvp bench
 """
 
 
@@ -115,8 +119,10 @@ def generate(blueprint: Blueprint, folder: Path, *, axi: bool = False) -> dict[s
         + (DMA.format(values=dma_words) if dma_words else "")
     )
     write_atomically(folder / "README.md", (README.format(design=blueprint.design) + how).encode())
-    if bench is not None:
-        write_atomically(folder / "testbench.v", bench.encode())
+    tiled_bench = dma_bench(blueprint) if dma_words else None
+    for name, text_of_bench in (("testbench.v", bench), ("dma_testbench.v", tiled_bench)):
+        if text_of_bench is not None:
+            write_atomically(folder / name, text_of_bench.encode())
     around_it: list[Block] = [AxiChip(blueprint)] if axi else [DmaChip(blueprint)] if dma_words else []
     for block in around_it:
         around = [own for kind, own in to_rtlil(block).items() if kind not in modules]
