@@ -30,7 +30,7 @@ def test_conclusions(pretend: Any) -> None:
         ("accuracy at equal cycles, pipeline", "holds"),
         ("worth of a GP batch", "holds"),
     ]
-    assert outcome.verdicts[2].reason == "worth 0.6 (0.5 to None); accelerator pays (break-even 0.44)"
+    assert outcome.verdicts[2].reason == "worth 0.6 (0.5 to not known); accelerator pays (break-even 0.44)"
     assert outcome.verdicts[0].reason == (
         "bp 50.00 % (48.00 to 52.00) after 100 batches, feedback@1:1 60.00 % (58.00 to 62.00) after 101 batches; "
         "points ahead of bp, seed by seed: feedback@1:1 +10.00 (+9.00 to +11.00); 3 seeds"

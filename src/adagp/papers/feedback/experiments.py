@@ -185,8 +185,9 @@ def conclude_platforms(budget: str, workspace: Workspace) -> Conclusion:
         verdicts.append(judge(f"accuracy at equal cycles, {regime}", section.claim(regime), holds, text))
     worth = report["worth"]["methods"].get(FEEDBACK)
     if worth is not None:
-        low, high = (None if end is None else round(end, 2) for end in worth["interval"])
-        text = f"worth {worth['worth'] and round(worth['worth'], 2)} ({low} to {high}); " + "; ".join(
+        ends = ["not known" if end is None else f"{round(end, 2)}" for end in worth["interval"]]
+        interval = "interval not known" if worth["interval"] == [None, None] else " to ".join(ends)
+        text = f"worth {worth['worth'] and round(worth['worth'], 2)} ({interval}); " + "; ".join(
             f"{name} {platform['verdict']} (break-even {platform['break_even']:.2f})"
             for name, platform in worth["platforms"].items()
         )

@@ -55,7 +55,11 @@ def worth_sheets(worth: Record) -> list[Sheet]:
     methods = worth["methods"]
     summary: Columns = {
         "worth": lambda row: _number(row["worth"], 2),
-        "95% interval": lambda row: " to ".join(_number(end, 2) for end in row["interval"]),
+        "95% interval": lambda row: (
+            " to ".join(_number(end, 2) for end in row["interval"])
+            if any(end is not None for end in row["interval"])
+            else NONE
+        ),
         "regime": lambda row: row["regime"],
         "BP": lambda row: f"{row['bp_batches']:.0f}",
         "GP": lambda row: f"{row['gp_batches']:.0f}",
@@ -179,7 +183,8 @@ def _results(document: Record, regime: str, methods: Mapping[str, Record]) -> Sh
     note = (
         f"{_runs(methods)} ± is the 95% interval (Student's t) over seeds. ahead of bp: paired by seed. gap closed: share of "
         f"the {metric.words} gap between skip and bp; ?: the gap is not significant. GP: number of GP batches. seconds: "
-        f"measured, training and data loading without evaluation, {document['jobs']} runs at a time with one thread each; "
+        f"measured, training and data loading without evaluation, {document['jobs']} run{'s' * (document['jobs'] != 1)} at a "
+        "time with one thread each; "
         "calibrated: computed from single batches, timed with nothing else running."
     )
     if regime in MODELLED:
