@@ -49,10 +49,14 @@ def test_a_long_epoch_gives_signs_of_life(run: tuple[Session, Loop]) -> None:
     with LiveProgress(Terminal(file=out, width=80), *run, clock=clock) as progress:
         for batch in range(44):
             clock.now += SIGN_SECONDS / 20
-            progress.on_batch(BatchStatus(0, batch, Phase.WARMUP, 2.0, 0.125))
+            means = (2.0, 0.125) if batch < 40 else (None, None)
+            progress.on_batch(BatchStatus(0, batch, Phase.WARMUP, *means))
+        clock.now += SIGN_SECONDS
+        progress.on_batch(BatchStatus(1, 0, Phase.WARMUP, None, None))
     assert out.getvalue().splitlines() == [
         "epoch 1/20, batch 20/880, loss 2.0000 accuracy 0.125, about 21:30 left",
         "epoch 1/20, batch 40/880, loss 2.0000 accuracy 0.125, about 21:00 left",
+        "epoch 2/20, batch 45/880, about 29:41 left",
     ]
 
 

@@ -152,7 +152,7 @@ class LiveProgress:
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             *speed,
             TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-            text_column("loss {task.fields[loss]:.4f} {task.fields[score]}"),
+            text_column("{task.fields[means]}"),
             console=console,
             disable=session.quiet or not console.is_terminal,
             transient=True,
@@ -163,7 +163,7 @@ class LiveProgress:
         self._bar.start()
         self._began = self._clock()
         total = self._batches
-        start: dict[str, Any] = {"epoch": f"1/{self._epochs}", "phase": "", "speed": "-", "loss": 0.0, "score": ""}
+        start: dict[str, Any] = {"epoch": f"1/{self._epochs}", "phase": "", "speed": "-", "means": ""}
         self._task: TaskID = self._bar.add_task("", total=total, completed=self._before, **start)
         return self
 
@@ -183,8 +183,7 @@ class LiveProgress:
             epoch=f"{status.epoch + 1}/{self._epochs}",
             phase=str(status.phase),
             speed="-" if speed is None else f"{speed:.1f}",
-            loss=status.loss,
-            score=f"{self._metric.words} {_figure(status.score, self._metric, 3)}",
+            means=self._means(status),
         )
 
     def on_epoch(self, row: dict[str, Any]) -> None:
@@ -199,8 +198,13 @@ class LiveProgress:
         done = self._done(status)
         rest = time_left(self._clock() - self._began, done - self._before, self._batches - self._before)
         left = "" if rest is None else f", about {clock_time(rest)} left"
-        score = f"{self._metric.words} {_figure(status.score, self._metric, 3)}"
-        return f"epoch {status.epoch + 1}/{self._epochs}, batch {done}/{self._batches}, loss {status.loss:.4f} {score}{left}"
+        parts = (f"epoch {status.epoch + 1}/{self._epochs}", f"batch {done}/{self._batches}", self._means(status))
+        return f"{', '.join(part for part in parts if part)}{left}"
+
+    def _means(self, status: BatchStatus) -> str:
+        if status.loss is None:
+            return ""
+        return f"loss {status.loss:.4f} {self._metric.words} {_figure(status.score, self._metric, 3)}"
 
     def _say(self, text: str) -> None:
         self._bar.console.print(text, highlight=False, soft_wrap=True)

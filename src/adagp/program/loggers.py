@@ -337,11 +337,9 @@ class LoggerObserver:
         self._step += 1
         if self._step % EVERY == 0:
             predicted = float(status.phase is Phase.GP)
-            self._waiting = {
-                "running/loss": status.loss,
-                f"running/{self._metric}": status.score,
-                "running/predicted": predicted,
-            }
+            means = {"running/loss": status.loss, f"running/{self._metric}": status.score}
+            known = {name: value for name, value in means.items() if value is not None}
+            self._waiting = {**known, "running/predicted": predicted}
 
     def on_epoch(self, row: dict[str, Any]) -> None:
         """Write all figures of a finished epoch, and those of its last batch: a step is written once."""

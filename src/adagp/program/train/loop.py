@@ -228,13 +228,16 @@ class EpochMeter:
 
 @dataclass(frozen=True)
 class BatchStatus:
-    """Where the run is after a batch, and the means of loss and score in the epoch so far."""
+    """Where the run is after a batch, and the means of loss and score in the epoch so far.
+
+    Both are None while this process has seen none: at the beginning of a pipeline another one computes the loss.
+    """
 
     epoch: int
     batch: int
     phase: Phase
-    loss: float
-    score: float
+    loss: float | None
+    score: float | None
 
 
 class Observer(Protocol):
@@ -410,7 +413,8 @@ class Loop:
         return self.trainer.step(inputs, targets, self.task.loss)
 
     def _notify(self, observer: Observer, step: Step, phase: Phase) -> None:
-        observer.on_batch(BatchStatus(step.epoch, step.batch, phase, self.meter.mean_loss, self.meter.mean_score))
+        means = (self.meter.mean_loss, self.meter.mean_score) if self.meter.answers else (None, None)
+        observer.on_batch(BatchStatus(step.epoch, step.batch, phase, *means))
 
     def _end_epoch(self, epoch: int) -> dict[str, Any]:
         start = self._clock()

@@ -90,8 +90,8 @@ class ProgressObserver:
             batches=self._batches,
             epoch=status.epoch + 1,
             phase=str(status.phase),
-            loss=status.loss if isfinite(status.loss) else None,
-            score=status.score if isfinite(status.score) else None,
+            loss=None if status.loss is None or not isfinite(status.loss) else status.loss,
+            score=None if status.score is None or not isfinite(status.score) else status.score,
             counts=self._loop.meter.counts(),
             seconds_left=pace * max(0, self._batches - done),
         )
