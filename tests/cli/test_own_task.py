@@ -55,7 +55,8 @@ def test_it_is_trained_resumed_listed_and_drawn(program: Program) -> None:
         {"name": "explained", "unit": "share", "higher_is_better": True, "title": "explained variance", **ends},
     ]
     told = " ".join(ended.err.split())
-    assert f"test mean squared error {errors[-1]:.4g}, test loss {errors[-1]:.4f}, " in told
+    assert f"test mean squared error {errors[-1]:.4g}, test largest error " in told
+    assert f", test loss {errors[-1]:.4f}; " in told
     assert f"test largest error {summary['test_largest_error']:.4g} m" in told
     assert f"test explained variance {summary['test_explained']:.4f}" in told
 
