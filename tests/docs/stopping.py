@@ -11,6 +11,7 @@ WORK = (
     ("adagp.program.train.session:Session", "run"),
     ("adagp.program.jobs", "get_context"),
     ("adagp.rtl.generate", "Chip"),
+    ("adagp.rtl.tiled_products", "DmaChip"),
     ("adagp.rtl.verilog", "Chip"),
 )
 """Where the work of commands begins: the first batch, the first process, the first chip."""
@@ -32,7 +33,7 @@ PARSED: dict[str, str] = {
     r"torchrun ": "several processes, each with torch; tests/cli/test_parallel.py and tests/distributed run them",
     r"adagp rtl power": "needs OpenSTA and cells, which are Debian's; tests/rtl/test_power.py runs it where they are",
     r"adagp train --device cuda": "there is no GPU where the tests run",
-    r"adagp reproduce all --report --records": "concludes every experiment; tests/program/reproduce/test_overview.py does some",
+    r"adagp reproduce all --report --records": "concludes every experiment; tests/program/reproduce/test_study.py does some",
 }
 """Parsed only, and its options checked."""
 

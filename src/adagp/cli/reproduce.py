@@ -2,6 +2,7 @@
 
 import os
 import sys
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -174,8 +175,8 @@ def _list() -> None:
     from adagp.program.reproduce.experiment import BUDGETS, all_experiments
     from adagp.program.reproduce.published import paper_titles
 
-    rows = []
-    for experiment in all_experiments():
+    rows, known = [], all_experiments()
+    for experiment in known:
         times = (_time(experiment.minutes[budget]) if budget in experiment.minutes else "-" for budget in BUDGETS)
         needs = ", ".join(experiment.datasets("standard")) or "-"
         rows.append((experiment.name, experiment.published.paper, *times, needs, experiment.shows))
@@ -186,9 +187,11 @@ def _list() -> None:
         "Times are for one CPU and one experiment at a time; those of quick were measured, the others are estimates.",
         "Papers:",
         *(f"  {paper}: {titles[paper]}" for paper in dict.fromkeys(row[1] for row in rows)),
-        "Next: adagp reproduce adagp-figure17",
     ):
         console.say(line)
+    if known:
+        quickest = min(known, key=lambda one: one.minutes.get("quick", inf))
+        console.say(f"Next: adagp reproduce {quickest.name}")
 
 
 def _time(minutes: float | None) -> str:
