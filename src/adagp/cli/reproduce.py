@@ -190,7 +190,7 @@ def _list() -> None:
     ):
         console.say(line)
     if known:
-        quickest = min(known, key=lambda one: one.minutes.get("quick", inf))
+        quickest = min(known, key=lambda one: one.minutes.get("quick") or inf)
         console.say(f"Next: adagp reproduce {quickest.name}")
 
 
