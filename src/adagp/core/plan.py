@@ -111,8 +111,8 @@ def predicted_plan(source: str) -> Plan:
     return Plan(Phase.GP, default=source, hold_rest=True)
 
 
-MOST_EPOCHS = 90
-"""A run without epochs is divided into at most so many, as in training on ImageNet, which schedules are made for."""
+LONG_RUN = 90
+"""Epochs of a long run, for which ladders are given. A run without epochs is divided into at most so many."""
 EPOCH_MULTIPLE = 60
 """Such epochs have a multiple of this many batches: schedules restart in each epoch, and
 alternations of up to six batches then continue as if there were none."""
@@ -179,7 +179,7 @@ def divided_run(steps: int) -> RunLength:
     check_whole(steps=steps)
     if steps < 1:
         raise OptionError(f"a run needs at least 1 step; got {steps}.")
-    parts = max(1, min(MOST_EPOCHS, steps // EPOCH_MULTIPLE))
+    parts = max(1, min(LONG_RUN, steps // EPOCH_MULTIPLE))
     each = min(steps, -(-steps // (parts * EPOCH_MULTIPLE)) * EPOCH_MULTIPLE)
     return RunLength(-(-steps // each), each, steps, divided=True)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
-from adagp.core.plan import BACKPROP_ALL, WARM_UP, Phase, Plan, Step, predicted_plan
+from adagp.core.plan import BACKPROP_ALL, LONG_RUN, WARM_UP, Phase, Plan, Step, predicted_plan
 from adagp.errors import OptionError
 from adagp.schedules.base import Layout, Report, Schedule
 
@@ -46,7 +46,6 @@ class Rung:
         return index % (self.predicted + self.true) < self.predicted
 
 
-PAPER_EPOCHS = 90
 PAPER_RUNGS = (Rung(4, 1, 4), Rung(3, 1, 4), Rung(2, 1, 4), Rung(1, 1))
 
 
@@ -72,7 +71,7 @@ class Ladder(Schedule):
     @classmethod
     def scaled(cls, epochs: int, source: str = "predicted") -> "Ladder":
         """Return the paper's ladder shrunk to a run of `epochs`, each rung its share of the paper's 90, one epoch at least."""
-        factor = epochs / PAPER_EPOCHS
+        factor = epochs / LONG_RUN
         rungs = tuple(
             rung if rung.epochs is None else Rung(rung.predicted, rung.true, max(1, round(rung.epochs * factor)))
             for rung in PAPER_RUNGS
@@ -277,4 +276,4 @@ class WarmUp(Schedule):
 
 def scaled_warmup(epochs: int) -> int:
     """Return the paper's share of warm-up epochs in a run of `epochs`: a ninth, one at least."""
-    return max(1, round(epochs * PAPER_WARMUP / PAPER_EPOCHS))
+    return max(1, round(epochs * PAPER_WARMUP / LONG_RUN))
