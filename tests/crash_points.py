@@ -39,8 +39,7 @@ import adagp.program.train.session  # now, not in each fork
 from adagp.core.files import TEMPORARY
 from adagp.program.figures.style import subplots
 from adagp.program.jobs import Job, JobFailure, JobObserver, Stop, never
-from adagp.program.reproduce.experiment import EXPERIMENTS, Conclusion, Experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import EXPERIMENTS, Conclusion, Experiment, Part, Workspace
 from adagp.program.reproduce.training import all_parts, group
 from adagp.program.reproduce.verdict import HOLDS, Verdict
 from adagp.program.run.folder import LOCK

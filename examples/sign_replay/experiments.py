@@ -6,8 +6,7 @@ from examples.sign_replay.hardware import kept_bits
 
 from adagp.hw import Workload
 from adagp.program.figures.style import subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import compare, judge

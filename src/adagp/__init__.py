@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from adagp.core.plan import Epochs, Phase, Plan, Step
     from adagp.engine.attach import EngineOptions, attach
     from adagp.engine.batch import Batch, BatchResult
+    from adagp.engine.extensions import WeightUpdateHook
     from adagp.engine.guard import Guard
     from adagp.engine.trainer import Trainer
     from adagp.engine.validate import validate
-    from adagp.engine.weight_update import WeightUpdateHook
     from adagp.errors import AdagpError, AdagpWarning
     from adagp.layers.rules import register_rule
     from adagp.papers.adagp import AdaGP, PredictedLabels, Shuffled
@@ -171,7 +171,7 @@ _HOMES = {
         "adagp.engine.guard": "Guard",
         "adagp.engine.trainer": "Trainer",
         "adagp.engine.validate": "validate",
-        "adagp.engine.weight_update": "WeightUpdateHook",
+        "adagp.engine.extensions": "WeightUpdateHook",
         "adagp.errors": "AdagpError AdagpWarning",
         "adagp.layers.rules": "register_rule",
         "adagp.papers.adagp": "AdaGP PredictedLabels Shuffled",

@@ -23,8 +23,7 @@ from tests.marks import slow
 from tests.time_limit import time_limit
 
 from adagp.cli import main
-from adagp.program.reproduce.experiment import EXPERIMENTS
-from adagp.program.reproduce.parts import Workspace
+from adagp.program.reproduce.experiment import EXPERIMENTS, Workspace
 from adagp.program.reproduce.verdict import Verdict
 
 pytestmark = pytest.mark.medium

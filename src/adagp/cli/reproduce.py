@@ -58,8 +58,7 @@ def reproduce(
     nice: Annotated[bool, switch("--nice", "Run at low priority.")] = False,
 ) -> None:
     """Reproduce the papers' experiments. Finished parts are kept: the same command continues after an interruption."""
-    from adagp.program.reproduce.experiment import ALL, check_budget, choose
-    from adagp.program.reproduce.parts import Workspace
+    from adagp.program.reproduce.experiment import ALL, Workspace, check_budget, choose
 
     if budget is not None:
         check_budget(budget)
@@ -103,9 +102,9 @@ def reproduce(
 def _overview(names: list[str], records: Path | None, folder: Path) -> None:
     """Report on every budget from finished parts."""
     from adagp.cli.terminal import Terminal
-    from adagp.program.reproduce.coverage import coverage_markdown
     from adagp.program.reproduce.experiment import choose
     from adagp.program.reproduce.study import write_overview
+    from adagp.program.reproduce.verdict import coverage_markdown
 
     rows = write_overview(choose(names), records, folder)
     console = Terminal()

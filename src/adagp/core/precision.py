@@ -14,7 +14,7 @@ from adagp.core.registry import Registry
 from adagp.errors import OptionError
 
 if TYPE_CHECKING:
-    from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
+    from adagp.engine.extensions import Arithmetic, ArithmeticFacts
 
 
 class Precision(ABC):

@@ -16,13 +16,12 @@ from adagp.core.method_options import MethodName, MethodOptions, NamedMethod
 from adagp.core.methods import DEFAULT_METHOD, Method, find_method
 from adagp.core.plan import RunLength
 from adagp.core.precision import Precision, parse_precision
-from adagp.engine.weight_update import WeightUpdateHook
+from adagp.engine.extensions import WeightUpdateHook
 from adagp.errors import OptionError, unknown_name
 from adagp.schedules import Schedule, WarmUp, parse_schedule
 from adagp.schedules.base import check_method_schedule
 from adagp.schedules.ladder import scaled_warmup
-from adagp.sources.base import RunFacts, Source, build_source
-from adagp.sources.split import SplitSource
+from adagp.sources.base import RunFacts, Source, SplitSource, build_source
 
 
 def check_model(model: object, optimizer: object) -> None:

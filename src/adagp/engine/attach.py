@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, ParamSpec, TypedDict
@@ -10,7 +10,8 @@ from typing import Any, ParamSpec, TypedDict
 import torch
 from torch import nn
 
-from adagp.core.plan import Epochs, RunLength, check_whole, read_length
+from adagp.core.methods import METHODS
+from adagp.core.plan import Epochs, RunLength, check_whole, read_length, shortened_run
 from adagp.core.precision import Precision
 from adagp.engine.arguments import (
     MethodChoice,
@@ -27,7 +28,6 @@ from adagp.engine.arguments import (
     read_schedule,
     read_weight_hooks,
 )
-from adagp.engine.arithmetic import ArithmeticFacts
 from adagp.engine.distributed import (
     Processes,
     check_parallelism,
@@ -35,13 +35,12 @@ from adagp.engine.distributed import (
     is_sharded_model,
     several_processes,
 )
-from adagp.engine.former_keywords import take_former_keywords
+from adagp.engine.extensions import ArithmeticFacts, WeightUpdateHook
 from adagp.engine.guard import Guard
 from adagp.engine.hooks import OutputSelector, compile_model, has_hooks
 from adagp.engine.trainer import Trainer
 from adagp.engine.trial_forward import registered_layout, trial_forward
 from adagp.engine.validate import validate
-from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import AdagpWarning, OptionError
 from adagp.layers.sites import Survey
 from adagp.schedules import Schedule
@@ -313,3 +312,82 @@ def _checked_survey(
     if not staged:
         check_sharded_alike(validation.survey)
     return validation.survey
+
+
+_REPLACEMENTS = {
+    "precision": "engine=adagp.EngineOptions(precision=...)",
+    "compile": "engine=adagp.EngineOptions(compile=...)",
+    "scaler": "engine=adagp.EngineOptions(scaler=...)",
+    "guard": "engine=adagp.EngineOptions(guard=...)",
+    "metrics_every": "engine=adagp.EngineOptions(metrics_every=...)",
+    "upkeep": "engine=adagp.EngineOptions(weight_hooks=...)",
+    "warmup_batches": "warmup='300 batches'",
+    "epochs": "length=adagp.Epochs(epochs, batches_per_epoch)",
+    "batches": "steps=...",
+    "synchronize": "adagp.engine.attach.attach_run",
+    "staged": "adagp.engine.attach.attach_run",
+}
+_ENGINE = ("precision", "compile", "scaler", "guard", "metrics_every", "upkeep")
+
+
+@dataclass
+class FormerKeywords:
+    """What earlier keywords stand for, and the `notes` that name what has replaced them.
+
+    `engine` are options of `EngineOptions`, `run` those of `attach_run`, `method` those of the method.
+    """
+
+    length: RunLength | None = None
+    warmup: str | None = None
+    engine: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)
+    method: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def take(self, name: str, value: Any) -> None:
+        """Take in one keyword; None stood for the default."""
+        self.notes.append(_note(name, _REPLACEMENTS[name]))
+        if value is None:
+            return
+        if name == "warmup_batches":
+            self.warmup = f"{value} batches"
+        elif name in _ENGINE:
+            self.engine["weight_hooks" if name == "upkeep" else name] = value
+        else:
+            self.run[name] = value
+
+
+def take_former_keywords(keywords: dict[str, Any], known: Collection[str]) -> FormerKeywords:
+    """Take all keywords that are not `known` out of `keywords`; what was never one is an option of the method."""
+    former = {name: keywords.pop(name) for name in [name for name in keywords if name not in known]}
+    taken = FormerKeywords()
+    length = {name: former.pop(name, None) for name in ("epochs", "batches_per_epoch", "batches")}
+    if any(value is not None for value in length.values()):
+        _take_length(taken, length, keywords.get("steps"))
+    for name in [name for name in _REPLACEMENTS if name in former]:
+        taken.take(name, former.pop(name))
+    taken.method = former
+    if former and isinstance(keywords.get("method"), str):
+        taken.notes.append(_note(next(iter(former)), f"method={_as_object(keywords['method'], former)}"))
+    return taken
+
+
+def _as_object(method: str, options: Mapping[str, Any]) -> str:
+    values = ", ".join(f"{option}={value!r}" for option, value in options.items())
+    typed = METHODS[method].typed if method in METHODS else None
+    return f"adagp.NamedMethod('{method}', {values})" if typed is None else f"adagp.{typed.__name__}({values})"
+
+
+def _take_length(taken: FormerKeywords, length: Mapping[str, Any], steps: object) -> None:
+    epochs, each, batches = length.values()
+    if steps is not None:
+        raise OptionError("steps is the length of a run without epochs; leave out epochs and batches.")
+    if epochs is None or each is None:
+        raise OptionError("the length of the run is missing: give length=adagp.Epochs(90, len(loader)), or steps=.")
+    name = "epochs" if batches is None else "batches"
+    taken.notes.append(_note(name, _REPLACEMENTS[name]))
+    taken.length = shortened_run(Epochs(epochs, each), batches)
+
+
+def _note(name: str, replacement: str) -> str:
+    return f"attach({name}=...) is deprecated: use {replacement}."

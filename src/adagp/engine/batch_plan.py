@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from adagp.core.plan import BACKPROP, Plan
-from adagp.engine.arithmetic import Arithmetic
 from adagp.engine.distributed import Processes
+from adagp.engine.extensions import Arithmetic, WeightUpdateHook
 from adagp.engine.guard import ActingSources, BackpropCoverage, Guard, RejectionCounts
 from adagp.engine.hooks import ModelHooks
 from adagp.engine.metrics import DensityMeter, QualityMeter
 from adagp.engine.model_checks import LossGraphCheck
-from adagp.engine.weight_update import WeightUpdateHook
 from adagp.layers.sites import Site, Survey
 from adagp.sources.base import Rounds, RunningNorms, Source
 

@@ -27,8 +27,7 @@ from adagp.engine.hooks import Listeners, leaves, replaced
 from adagp.errors import UsageError
 from adagp.layers.sites import Site
 from adagp.layers.weights import norms, sharded_like
-from adagp.sources.base import BatchContext
-from adagp.sources.split import SplitSource
+from adagp.sources.base import BatchContext, SplitSource
 
 
 class PredictedPart(Batch):

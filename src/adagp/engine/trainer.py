@@ -25,22 +25,20 @@ from torch import Tensor, nn
 
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan, RunLength, Step
 from adagp.core.precision import Precision
-from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
 from adagp.engine.batch import Batch, BatchResult, own_backward
 from adagp.engine.batch_plan import TrainingSetup
 from adagp.engine.distributed import Processes
+from adagp.engine.extensions import Arithmetic, ArithmeticFacts, WeightUpdateHook
 from adagp.engine.guard import ActingSources, BackpropCoverage, Guard, RejectionCounts
 from adagp.engine.hooks import ModelHooks, OutputSelector, call, restore_forward
 from adagp.engine.metrics import DensityMeter, QualityMeter
 from adagp.engine.model_checks import AttachedModel, LossGraphCheck, PreviousGradients, Rehearsal
 from adagp.engine.saved_state import Stateful, StatefulGroup, check_state, load_states, saved_states
 from adagp.engine.split import SplitBatch
-from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import AdagpWarning, UsageError
 from adagp.layers.sites import Survey
 from adagp.schedules.base import Schedule
-from adagp.sources.base import RunningNorms, Source, gradient_hooks_off
-from adagp.sources.split import SplitSource
+from adagp.sources.base import RunningNorms, Source, SplitSource, gradient_hooks_off
 
 SITES_SHOWN = 6
 """How many sites are named when a trainer is printed."""

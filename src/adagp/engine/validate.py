@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Size, nn
 
-from adagp.core.html_tables import html_table
+from adagp.core.escape import html_table
 from adagp.engine.arguments import MethodLike, check_model, check_patterns, read_method, read_optimizers
 from adagp.engine.hooks import OutputSelector, selected
 from adagp.engine.trial_forward import TrialForward, trial_forward
 from adagp.errors import AdagpError, ModelError, OptionError
 from adagp.layers.sites import Site, Survey, survey
-from adagp.sources.base import RunFacts, RunningNorms, Source, build_source
+from adagp.sources.base import RunFacts, RunningNorms, Source, SplitSource, build_source
 from adagp.sources.demand import Demand, TrialCall, chain_macs, weight_bytes, weight_gradient_macs
-from adagp.sources.split import SplitSource
 
 
 @dataclass(frozen=True)

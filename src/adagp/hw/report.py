@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from adagp.core.html_tables import html_table
+from adagp.core.escape import html_table
 from adagp.core.plan import BACKPROP_ALL
 from adagp.hw.product import Cost
 from adagp.hw.simulate import DESIGNS, DesignOutcome, Simulation, predictor_weights

@@ -6,7 +6,7 @@ import pytest
 
 from adagp.errors import ToolError
 from adagp.papers.adagp.chip_experiments import TRAINED, chip_part, conclude, train_on_chip
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Part, Workspace
 from adagp.program.run.documents import find_fault
 
 

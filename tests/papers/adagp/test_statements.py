@@ -3,8 +3,7 @@
 from adagp.papers.adagp.accelerator_experiments import PIPELINES, whole_run
 from adagp.papers.adagp.training_experiments import reversed_ladder
 from adagp.pipe import constant_costs
-from adagp.program.reproduce.experiment import EXPERIMENTS
-from adagp.program.reproduce.parts import Workspace
+from adagp.program.reproduce.experiment import EXPERIMENTS, Workspace
 
 
 def test_the_reversed_ladder_has_as_many_epochs_on_each_rung() -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from adagp.papers.camel import experiments as camel
-from adagp.program.reproduce.experiment import EXPERIMENTS
-from adagp.program.reproduce.parts import Workspace
+from adagp.program.reproduce.experiment import EXPERIMENTS, Workspace
 
 pytestmark = pytest.mark.medium
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from adagp.core.block_format import BlockFormat
 from adagp.core.precision import parse_precision
-from adagp.engine.arithmetic import ArithmeticFacts
+from adagp.engine.extensions import ArithmeticFacts
 from adagp.layers.sites import survey
 from adagp.papers.fast.arithmetic import QuantisedCall
 from adagp.papers.fast.precision import TENSORS, Conversion, Width

@@ -8,8 +8,7 @@ import pytest
 
 from adagp.papers.feedback.batch_size_experiment import NAME, worth_parts
 from adagp.papers.feedback.experiments import read_comparison
-from adagp.program.reproduce.experiment import EXPERIMENTS
-from adagp.program.reproduce.parts import Workspace
+from adagp.program.reproduce.experiment import EXPERIMENTS, Workspace
 
 
 @pytest.mark.parametrize("budget", ["quick", "standard", "full"])

@@ -7,8 +7,7 @@ import pytest
 
 from adagp.papers.feedback import experiments as feedback_worth
 from adagp.papers.feedback.experiments import LONG, PLATFORMS, compare_methods, comparison_part, read_comparison
-from adagp.program.reproduce.experiment import EXPERIMENTS
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import EXPERIMENTS, Part, Workspace
 
 
 @pytest.mark.parametrize("name", [PLATFORMS, LONG])

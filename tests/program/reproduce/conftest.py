@@ -12,8 +12,7 @@ from adagp.papers.adagp.error_experiments import PRINTED, SQUARED
 from adagp.papers.adagp.hypotheses import TASKS, published_numbers
 from adagp.papers.camel.experiments import VARIANTS
 from adagp.program.compare.methods import read_candidates
-from adagp.program.reproduce.experiment import Experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Experiment, Part, Workspace
 from adagp.program.reproduce.training import train_run
 
 Pretend = Callable[..., Workspace]

@@ -16,13 +16,14 @@ from adagp.program.reproduce.experiment import (
     EXPERIMENTS,
     Conclusion,
     Experiment,
+    Part,
+    Workspace,
     all_experiments,
     choose,
     read_missing,
     read_verdicts,
     write_conclusion,
 )
-from adagp.program.reproduce.parts import Part, Workspace
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import Verdict
 

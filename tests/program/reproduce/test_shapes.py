@@ -9,8 +9,7 @@ import pytest
 
 from adagp.errors import RunError
 from adagp.program.figures.style import style
-from adagp.program.reproduce.experiment import EXPERIMENTS
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import EXPERIMENTS, Part, Workspace
 from adagp.program.reproduce.training import KEPT, train_run
 from adagp.program.reproduce.verdict import markdown
 from adagp.program.run.documents import Both, Either, Fields, ListOf, Plain, Shape, find_fault

@@ -17,8 +17,7 @@ from adagp._version import source_digest
 from adagp.errors import DataError, RunError
 from adagp.papers.approximation.kernels import time_kernels
 from adagp.program.jobs import Job, JobFailure, Stopped
-from adagp.program.reproduce.experiment import choose
-from adagp.program.reproduce.parts import Part, Workspace, run_part
+from adagp.program.reproduce.experiment import Part, Workspace, choose, run_part
 from adagp.program.reproduce.study import Estimate, Study, without_data, write_overview
 from adagp.program.reproduce.training import group
 

@@ -16,8 +16,7 @@ from adagp.pipe import Costs, constant_costs, generate, parse_phases
 from adagp.pipe import simulate as simulate_pipeline
 from adagp.pipe.modelled import modelled_costs
 from adagp.program.figures.style import COLOURS, PHASE_COLOURS, grouped_bars, legend_beside, published_lines, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import Section, published
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
 from adagp.program.run.documents import (

@@ -13,8 +13,7 @@ from adagp.core.intervals import interval
 from adagp.core.methods import METHODS
 from adagp.papers.adagp import PAPER_MODELS
 from adagp.program.figures.style import subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Workspace, add_experiment
 from adagp.program.reproduce.published import Section, published
 from adagp.program.reproduce.training import LAST, RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import FAIR, Terms, Verdict, compare, compare_difference, judge

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.errors import ToolError
 from adagp.program.figures.style import grouped_bars, series_colour, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import judge
 from adagp.program.run.documents import ABSENT, AMOUNT, COUNT, MODERATE, TEXT, WHOLE, Either, ListOf, record_of

@@ -19,8 +19,7 @@ from adagp.layers.sites import Site
 from adagp.papers.adagp.accuracy_experiments import STANDARD
 from adagp.papers.adagp.source import PredictedSource
 from adagp.program.figures.style import legend_beside, series_colour, some_of, subplots, whole_numbers
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
+from adagp.program.reproduce.experiment import READS_DATA, Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import Section, published
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
 from adagp.program.run.documents import AMOUNT, Both, Fields, ListOf, Plain, TableOf, record_of

@@ -21,8 +21,7 @@ from adagp.papers.adagp import PAPER_MODELS
 from adagp.papers.adagp.accelerator_experiments import FIGURES, paper_run
 from adagp.papers.adagp.synthesis_experiments import BLOCK_BITS
 from adagp.program.figures.style import subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import Number, published
 from adagp.program.reproduce.verdict import WITHIN, Terms, compare, judge
 from adagp.program.run.documents import MODERATE, WHOLE, Shape, record_of

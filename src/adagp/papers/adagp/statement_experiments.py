@@ -14,8 +14,7 @@ from adagp.hw.simulate import predictor_weights
 from adagp.hw.workload import Convolution
 from adagp.papers.adagp.accelerator_experiments import BATCH
 from adagp.program.figures.style import grouped_bars, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
 from adagp.program.run.documents import MODERATE, POSITIVE, record_of

@@ -12,8 +12,7 @@ from adagp.errors import ToolError
 from adagp.papers.adagp.accelerator_experiments import EXACT, PREDICTING, SETS, average, simulations
 from adagp.papers.adagp.hardware import equal_pes
 from adagp.program.figures.style import grouped_bars, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import Number, Section, published
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, covering, judge
 from adagp.program.run.documents import ABSENT, AMOUNT, COUNT, POSITIVE, TEXT, Either, TableOf, record_of

@@ -10,8 +10,7 @@ from adagp.core.methods import METHODS as ALL_METHODS
 from adagp.hw import Accelerator, simulate
 from adagp.papers.adagp.accelerator_experiments import EPOCHS, PREDICTING, paper_run
 from adagp.program.figures.style import grouped_bars, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, all_parts, group
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, compare_difference, covering, judge

@@ -13,8 +13,7 @@ from adagp.hw.stages import Duty, Predictions, Stage
 from adagp.hw.workload import Linear
 from adagp.papers.adagp.accelerator_experiments import BATCH, paper_run
 from adagp.program.figures.style import grouped_bars, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import compare, judge
 

@@ -9,8 +9,7 @@ from adagp.hw import Accelerator, simulate
 from adagp.papers.adagp.accelerator_experiments import paper_run
 from adagp.papers.adagp.accuracy_experiments import CIFAR, DIGITS, PUBLISHED, QUICK, STANDARD
 from adagp.program.figures.style import label_points, series_colour, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import SHORT_CIFAR, RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import judge

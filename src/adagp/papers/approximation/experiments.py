@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.hw.workload import Convolution, Workload
 from adagp.program.figures.style import grouped_bars, legend_beside, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import Number, Section, published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, compare_difference, judge

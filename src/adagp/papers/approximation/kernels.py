@@ -7,8 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from adagp.program.figures.style import grouped_bars, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import Number, Section, published
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, covering, judge
 from adagp.program.run.documents import POSITIVE, record_of

@@ -13,8 +13,7 @@ from adagp.hw.dataflows import Array
 from adagp.hw.systems import EpochRecord, SystemOptions, run_on_system
 from adagp.papers.camel.hardware import CLOCK_HZ, lifetimes, product_cycles, published_shape, refreshes
 from adagp.program.figures.style import COLOURS, legend_beside, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
+from adagp.program.reproduce.experiment import READS_DATA, Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import mean_and_range
 from adagp.program.reproduce.verdict import Terms, compare, judge

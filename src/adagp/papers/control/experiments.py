@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.core.methods import find_method
 from adagp.program.figures.style import series_colour, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import judge

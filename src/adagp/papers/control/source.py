@@ -32,10 +32,18 @@ from adagp.errors import OptionError
 from adagp.layers.sites import Site
 from adagp.layers.weights import whole
 from adagp.papers.control.options import ERROR, RANDOM, parse_predictor, read_share
-from adagp.sources.base import BatchContext, ModelCall, RunFacts, RunningNorms, Source, build_source, step_generator
+from adagp.sources.base import (
+    BatchContext,
+    ModelCall,
+    RunFacts,
+    RunningNorms,
+    Source,
+    SplitSource,
+    build_source,
+    step_generator,
+)
 from adagp.sources.demand import Demand, TrialCall, chain_macs, weight_bytes, weight_gradient_macs
 from adagp.sources.mixed import MixedSource
-from adagp.sources.split import SplitSource
 
 SMALLEST_SHARE = 1 / 8
 """Shares are multiples of this: few sizes of parts, and never so few true samples that the fit starves."""

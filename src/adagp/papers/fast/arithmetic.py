@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
+from adagp.engine.extensions import Arithmetic, ArithmeticFacts
 from adagp.errors import ModelError
 from adagp.layers.sites import Site
 from adagp.papers.fast.precision import TENSORS, BlockPrecision, Conversion, TensorContext, Width

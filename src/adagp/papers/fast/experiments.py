@@ -13,8 +13,7 @@ from adagp.hw import Accelerator, Workload, simulate
 from adagp.hw.runs import Run, replayed_run
 from adagp.papers.fast.hardware import BlockWidths, WidthShares, recorded_widths
 from adagp.program.figures.style import COLOURS, grouped_bars, legend_beside, subplots, whole_numbers
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Part, Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, mean_and_range, read_epochs
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge

@@ -35,7 +35,7 @@ from adagp.core.precision import PRECISIONS, Precision, PrecisionFamily, unreada
 from adagp.errors import OptionError, unknown_name
 
 if TYPE_CHECKING:
-    from adagp.engine.arithmetic import Arithmetic, ArithmeticFacts
+    from adagp.engine.extensions import Arithmetic, ArithmeticFacts
 
 TENSORS = ("weights", "activations", "gradients")
 

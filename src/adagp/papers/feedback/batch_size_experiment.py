@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.papers.feedback.experiments import COMPARED, compare_methods
 from adagp.program.figures.style import series_colour, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
+from adagp.program.reproduce.experiment import READS_DATA, Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import judge
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.program.figures.style import series_colour, subplots
 from adagp.program.jobs import Job, JobFailure, Stopped
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
+from adagp.program.reproduce.experiment import READS_DATA, Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import Verdict, judge
 from adagp.program.run.documents import ANYTHING, TEXT, WHOLE, TableOf, record_of

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.core.methods import METHODS
 from adagp.program.figures.style import subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Workspace, add_experiment
 from adagp.program.reproduce.published import Section, published
 from adagp.program.reproduce.training import SHORT_CIFAR, RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import Verdict, judge

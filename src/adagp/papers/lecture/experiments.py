@@ -17,8 +17,7 @@ from adagp.papers.lecture.systolic import (
     softmax_jacobian,
 )
 from adagp.program.figures.style import grouped_bars, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.verdict import Verdict, compare, judge
 from adagp.program.workloads import model_workload

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.core.plan import Step
-from adagp.engine.weight_update import WeightUpdateHook
+from adagp.engine.extensions import WeightUpdateHook
 from adagp.errors import OptionError, unknown_name
 from adagp.layers.sites import Survey
 

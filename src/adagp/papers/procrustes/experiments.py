@@ -21,8 +21,7 @@ from adagp.papers.procrustes.hardware import (
     unbalanced_share,
 )
 from adagp.program.figures.style import COLOURS, grouped_bars, legend_beside, subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
+from adagp.program.reproduce.experiment import READS_DATA, Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, group, mean_and_range
 from adagp.program.reproduce.verdict import Terms, compare, judge

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.papers.remap.hardware import OUTPUTS, network_layers
 from adagp.program.figures.style import subplots
-from adagp.program.reproduce.experiment import Conclusion, Experiment, add_experiment
-from adagp.program.reproduce.parts import Workspace
+from adagp.program.reproduce.experiment import Conclusion, Experiment, Workspace, add_experiment
 from adagp.program.reproduce.published import Number, Section, published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, compare_difference, covering, judge

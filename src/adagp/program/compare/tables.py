@@ -6,8 +6,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-from adagp.core.escape import escaped
-from adagp.core.html_tables import html_table
+from adagp.core.escape import escaped, html_table
 from adagp.core.plan import Phase
 from adagp.errors import RunError
 from adagp.program.compare.alignment import FIGURES

@@ -1,4 +1,4 @@
-"""A live report: a local web server whose page shows the report of runs while they train.
+"""A live report: run folders watched, and a local web server whose page shows the report of runs while they train.
 
 /            the page; /page.css, /page.js, /live.js and /library.js are its parts
 /now         the unfinished runs, as HTML
@@ -10,20 +10,284 @@ The page requests the last two every second, with the ETag that it has; what did
 import hashlib
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
+from statistics import mean
 from threading import Lock
 from time import monotonic
 from typing import Any
 
 from adagp.core.escape import escaped
-from adagp.errors import OptionError
+from adagp.errors import OptionError, RunError
 from adagp.program.report.page import TEMPLATES, fill_template, library, require_library, write_chapter
 from adagp.program.report.run_groups import chapters
-from adagp.program.report.watch import Watch, WatchedRun, run_status
+from adagp.program.report.tables import UNKNOWN, Cell, Table, count, table, words
+from adagp.program.run.documents import ANYTHING, COUNT, ListOf, TableOf, read_document, record_of
+from adagp.program.run.folder import CONFIG, MEGABYTE, PROGRESS, STARTING, RunProgress, is_held, read_progress
+from adagp.program.run.record import (
+    COMPARISON,
+    EXPECTED,
+    Epoch,
+    RunRecord,
+    is_run,
+    name_runs,
+    read_run,
+    subfolders,
+    walk_folders,
+)
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+"""Modification time, size and inode of several files; None for a missing file."""
+CLOCK_TICK = 1_000_000_000
+"""Resolution of a file system's modification times, in nanoseconds, at worst."""
+RECORD_FILES = (*EXPECTED, "summary.json")
+
+
+@dataclass(frozen=True)
+class WatchedRun:
+    """The present state of a run; `running` if a process holds its lock, `progress` as that process reports it."""
+
+    record: RunRecord
+    running: bool
+    progress: RunProgress | None
+
+
+@dataclass
+class _Known:
+    """What was read of a run, and the stamps of the files at that time."""
+
+    stamp: Stamp
+    record: RunRecord
+    progress_stamp: Stamp = ()
+    progress: RunProgress | None = None
+
+
+class Watch:
+    """The runs below some folders. `look` reads those that changed since the last call; `reads` counts them."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            if not path.is_dir():
+                raise RunError(f"'{path}' cannot be watched: there is no such folder.")
+        self.reads = 0
+        self._paths = tuple(paths)
+        self._known: dict[Path, _Known] = {}
+        self._listed: dict[Path, tuple[int, tuple[Path, ...]]] = {}
+
+    def look(self) -> list[WatchedRun]:
+        """Return the present runs, in the order of their names."""
+        names = name_runs((path, folder) for path in self._paths for folder in self._runs_below(path))
+        self._known = {path: known for path, known in self._known.items() if path in names}
+        return [self._seen(path, name) for path, name in names.items()]
+
+    def _seen(self, path: Path, name: str) -> WatchedRun:
+        stamp, known = _stamp(path, RECORD_FILES), self._known.get(path)
+        if known is None or known.stamp != stamp or known.record.name != name:
+            self.reads += 1
+            known = self._known[path] = _Known(stamp, read_run(path, name))
+        running = not known.record.finished and is_held(path)
+        moved = _stamp(path, (PROGRESS,))
+        if moved != known.progress_stamp:
+            known.progress_stamp, known.progress = moved, read_progress(path)
+        return WatchedRun(known.record, running, known.progress if running else None)
+
+    def _runs_below(self, root: Path) -> Iterator[Path]:
+        """Yield the run folders at or below `root`; neither folders inside a run nor links are followed."""
+        folders = [root] if is_run(root) else walk_folders(root, self._folders, into_runs=False)
+        yield from (folder for folder in folders if is_run(folder) and not _is_starting(folder))
+
+    def _folders(self, folder: Path) -> tuple[Path, ...]:
+        """Return the subfolders of a folder, listed again only if its modification time changed."""
+        try:
+            changed = folder.stat().st_mtime_ns
+            before = self._listed.get(folder)
+            if before is not None and before[0] == changed:
+                return before[1]
+        except OSError:  # deleted meanwhile
+            return ()
+        folders = tuple(subfolders(folder))
+        # Another change within the clock's resolution would keep the same modification time: list again next time.
+        fresh = time.time_ns() - changed < CLOCK_TICK
+        self._listed[folder] = (0 if fresh else changed, folders)
+        return folders
+
+
+def _is_starting(folder: Path) -> bool:
+    """Return whether a run is being created there: config.json is written last."""
+    return (folder / STARTING).is_file() and not (folder / CONFIG).is_file()
+
+
+def _stamp(folder: Path, names: Sequence[str]) -> Stamp:
+    return tuple(_file_stamp(folder / name) for name in names)
+
+
+def _file_stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+_SHAPE = record_of({"entries": ListOf(TableOf(ANYTHING)), "seeds": COUNT, "regimes": ListOf(ANYTHING)})
+PHASES = {"warmup": "warm-up", "bp": "BP", "gp": "GP"}
+COLUMNS = (
+    *("run", "method", "state", "epoch", "batch", "phase", "GP share", "rejected by the guard", "training loss"),
+    *("training value", "time left"),
+)
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A sentence about all runs, one about each running comparison, and a table of the unfinished runs."""
+
+    heading: str
+    comparisons: tuple[str, ...]
+    runs: Table | None
+
+
+def run_status(runs: Sequence[WatchedRun]) -> RunStatus:
+    """Summarise the present state of `runs`."""
+    open_runs = [run for run in runs if not run.record.finished]
+    running = [run for run in open_runs if run.running]
+    done = len(runs) - len(open_runs)
+    heading = f"{len(running)} running, {len(open_runs) - len(running)} stopped or waiting, {done} finished"
+    rows = [_row(run) for run in sorted(open_runs, key=lambda run: not run.running)]
+    unfinished = table("Runs that are not finished", COLUMNS, rows) if rows else None
+    return RunStatus(heading if runs else "no run yet", tuple(_comparisons(runs)), unfinished)
+
+
+@dataclass(frozen=True)
+class _Position:
+    """How far a run is: in the epoch it trains now, or after its last finished one."""
+
+    epoch: int
+    batch: Cell
+    phase: str
+    counts: Mapping[str, int]
+    loss: float | None
+    value: float | None
+
+
+def _position(run: WatchedRun) -> _Position:
+    progress, epochs = run.progress, run.record.epochs
+    if progress is not None:
+        batch = Cell(f"{progress.batch:,} of {progress.batches:,}", progress.batch)
+        phase = PHASES.get(progress.phase, progress.phase)
+        return _Position(progress.epoch, batch, phase, progress.counts, progress.loss, progress.score)
+    if not epochs:
+        return _Position(0, Cell(UNKNOWN), UNKNOWN, {}, None, None)
+    last, batch = epochs[-1], count(run.record.batch_clock[-1])
+    return _Position(len(epochs), batch, last.label, last.batches, last.train_loss, last.train_value)
+
+
+def _row(run: WatchedRun) -> tuple[Cell, ...]:
+    record, position = run.record, _position(run)
+    stopped = "stopped" if record.epochs else "waiting"
+    return (
+        words(record.name),
+        words(str(record.config.get("method", "?"))),
+        words("running" if run.running else stopped),
+        Cell(f"{position.epoch} of {record.planned_epochs or UNKNOWN}", len(record.epochs)),
+        position.batch,
+        words(position.phase),
+        _share(position.counts),
+        _rejected(position.counts, record.epochs[-1] if record.epochs else None),
+        _known_cell(position.loss, lambda loss: f"{loss:.4g}"),
+        _known_cell(position.value, record.metric.text),
+        _known_cell(time_left(run), duration),
+    )
+
+
+def _known_cell(value: float | None, text: Callable[[float], str]) -> Cell:
+    return Cell(UNKNOWN) if value is None else Cell(text(value), value)
+
+
+def _share(counts: Mapping[str, int]) -> Cell:
+    predicted = counts.get("gp", 0) + counts.get("guarded", 0)
+    whole = predicted + counts.get("bp", 0)
+    return Cell(f"{predicted / whole:.0%}", predicted / whole) if whole else Cell(UNKNOWN)
+
+
+def _rejected(counts: Mapping[str, int], last: Epoch | None) -> Cell:
+    """Return the batches that the guard rejected in the epoch, and the share of gradients in the last finished one."""
+    batches, share = counts.get("guarded", 0), last.refused if last else 0.0
+    return Cell(f"{batches:,}", batches, f"{share:.1%} of the gradients" if share else "")
+
+
+def time_left(run: WatchedRun) -> float | None:
+    """Estimate the remaining seconds of a running run, from its progress or its past epochs; None if unknown."""
+    if not run.running:
+        return None
+    if run.progress is not None:
+        return run.progress.seconds_left
+    planned, record = run.record.planned_epochs, run.record
+    if planned is None or not record.epochs:
+        return None
+    return mean(_wall(record)) * max(0, planned - len(record.epochs))
+
+
+def _wall(record: RunRecord) -> list[float]:
+    return [sum(epoch.seconds.values()) for epoch in record.epochs]
+
+
+def duration(seconds: float) -> str:
+    """Format a duration: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def _comparisons(runs: Sequence[WatchedRun]) -> list[str]:
+    by_folder: dict[Path, list[WatchedRun]] = {}
+    for run in runs:
+        if run.record.path.parent.name == "runs":
+            by_folder.setdefault(run.record.path.parent.parent, []).append(run)
+    return [text for folder, own in by_folder.items() if (text := _comparison(folder, own))]
+
+
+def _comparison(folder: Path, runs: Sequence[WatchedRun]) -> str:
+    finished = [run.record for run in runs if run.record.finished]
+    running = [run for run in runs if run.running]
+    planned = _planned(folder) if running else None
+    if planned is None:
+        return ""
+    text = f"Comparison {escaped(folder.name)}: {len(finished)} of about {max(planned, len(runs))} runs are finished"
+    left = _comparison_time_left(finished, running, planned)
+    return f"{text}." if left is None else f"{text}, about {duration(left)} left."
+
+
+def _comparison_time_left(finished: Sequence[RunRecord], running: Sequence[WatchedRun], planned: int) -> float | None:
+    remaining = [left for run in running if (left := time_left(run)) is not None]
+    if not finished or len(remaining) < len(running):
+        return None
+    waiting = max(0, planned - len(finished) - len(running))
+    return (sum(remaining) + waiting * mean(sum(_wall(record)) for record in finished)) / len(running)
+
+
+def _planned(folder: Path) -> int | None:
+    """Estimate the number of runs of a comparison; None if the folder holds none.
+
+    Backprop's runs are the same in all regimes; those of other methods may be, once their costs are known.
+    """
+    try:
+        options: dict[str, Any] = read_document(folder / COMPARISON, _SHAPE, MEGABYTE)
+    except RunError:
+        return None
+    others = max(0, len(options["entries"]) - 1)
+    curve = options.get("curve")
+    lengths = sum(factor != 1 for factor in curve) if isinstance(curve, list) else 0
+    return int(options["seeds"]) * (1 + others * len(options["regimes"]) + lengths)
+
 
 HOST = "127.0.0.1"
 PORT = 8765

@@ -25,18 +25,20 @@ from adagp.core.files import write_atomically
 from adagp.errors import DataError, RunError
 from adagp.program.figures.style import require_matplotlib
 from adagp.program.jobs import Job, JobFailure, JobObserver, run_jobs
-from adagp.program.reproduce.coverage import CoverageRow, coverage, coverage_markdown
 from adagp.program.reproduce.experiment import (
     BUDGETS,
     Experiment,
+    Part,
+    Workspace,
     all_experiments,
+    copy_result,
+    part_job,
     read_missing,
     read_verdicts,
     write_conclusion,
 )
-from adagp.program.reproduce.parts import Part, Workspace, copy_result, part_job
 from adagp.program.reproduce.published import published_sections
-from adagp.program.reproduce.verdict import Verdict, markdown, tally
+from adagp.program.reproduce.verdict import CoverageRow, Verdict, coverage, coverage_markdown, markdown, tally
 from adagp.program.run.documents import ANYTHING, TEXT, Fields, one_of, read_document
 from adagp.program.run.folder import flat_csv, is_leftover, locked, to_json
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adagp.errors import RunError
 from adagp.program.figures.style import COLOURS
-from adagp.program.reproduce.parts import READS_DATA, Part, Workspace
+from adagp.program.reproduce.experiment import READS_DATA, Part, Workspace
 from adagp.program.run.config import TrainConfig
 from adagp.program.run.documents import AMOUNT, COUNT, MODERATE, Both, Fields, ListOf, Plain, TableOf, record_of
 from adagp.program.run.folder import RunFolder

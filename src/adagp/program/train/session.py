@@ -23,9 +23,9 @@ from adagp.core.plan import Epochs, Phase, shortened_run
 from adagp.core.precision import parse_precision
 from adagp.core.registry import import_reference, loaded_plugins
 from adagp.engine.attach import EngineOptions, attach_run
+from adagp.engine.extensions import WeightUpdateHook
 from adagp.engine.guard import Guard
 from adagp.engine.trainer import Trainer
-from adagp.engine.weight_update import WeightUpdateHook
 from adagp.errors import ModelError, OptionError
 from adagp.program.jobs import Stop, never, report_share
 from adagp.program.run.config import CODE, TrainConfig, check_trusted_code

@@ -7,8 +7,7 @@ import pytest
 
 from adagp.errors import RunError
 from adagp.program.jobs import never
-from adagp.program.reproduce.experiment import EXPERIMENTS
-from adagp.program.reproduce.parts import Part, Workspace, part_job, run_part
+from adagp.program.reproduce.experiment import EXPERIMENTS, Part, Workspace, part_job, run_part
 from adagp.program.reproduce.training import group, train_run
 
 RECORDS = Path(__file__).parents[3] / "docs" / "measured" / "campaign"
