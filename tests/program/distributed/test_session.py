@@ -347,7 +347,7 @@ def test_a_pipeline_measures_its_bubbles_and_transfers(start: Any) -> None:
     assert start(4, "run", "pipeline:dapple") == [0] * 4
     for row in rows("run"):
         assert 0 < row["bubble_share"] < 1
-        assert row["refused_updates"] == 0
+        assert row["rejected_updates"] == 0
     sent = rows("run")[1]["sent_bytes"]
     assert "input gradients" in sent["bp"]
     assert set(sent["gp"]) == {"activations", "requests"}
@@ -358,4 +358,4 @@ def test_a_pipeline_measures_its_bubbles_and_transfers(start: Any) -> None:
 def test_the_guard_rejects_updates_by_stage(start: Any) -> None:
     assert start(4, "run", "pipeline:gpipe", guard_limit=1e-9) == [0] * 4
     second = rows("run")[1]
-    assert second["refused_updates"] == 4 * second["batches"]["gp"]
+    assert second["rejected_updates"] == 4 * second["batches"]["gp"]

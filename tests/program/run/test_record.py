@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,17 @@ def test_a_whole_run_has_no_problems(write_run: Any) -> None:
     assert [epoch.number for epoch in run.epochs] == [1, 2, 3, 4]
     assert [epoch.predicted_share for epoch in run.epochs] == [0, 0.5, 0.5, 0.5]
     assert run.clock == pytest.approx([1.1, 1.95, 2.8, 3.65])  # evaluation left out
+
+
+@pytest.mark.parametrize("name", ["rejected_share", "refused"])
+def test_rejected_gradients_are_read_by_their_name_and_by_the_older_one(write_run: Any, name: str) -> None:
+    folder = write_run("one")
+    metrics = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows[1][name] = 0.25
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run,) = collect([folder])
+    assert [epoch.rejected_share for epoch in run.epochs] == [0.0, 0.25, 0.0, 0.0]
 
 
 def test_runs_below_a_folder_are_taken_each_once(write_run: Any, tmp_path: Path) -> None:

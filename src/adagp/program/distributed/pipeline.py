@@ -123,12 +123,12 @@ class PipelineLoop(ParallelLoop):
 
     def _extra(self) -> dict[str, Any]:
         updates = self.updates
-        numbers = torch.tensor([updates.busy, self._elapsed, updates.refused], dtype=torch.float64)
+        numbers = torch.tensor([updates.busy, self._elapsed, updates.rejected], dtype=torch.float64)
         self.world.all_reduce([numbers], "metrics")
-        busy, elapsed, refused = numbers.tolist()
-        updates.busy, self._elapsed, updates.refused = 0.0, 0.0, 0
+        busy, elapsed, rejected = numbers.tolist()
+        updates.busy, self._elapsed, updates.rejected = 0.0, 0.0, 0
         share = 1 - busy / elapsed if elapsed else 0.0
-        return super()._extra() | {"bubble_share": share, "refused_updates": round(refused)}
+        return super()._extra() | {"bubble_share": share, "rejected_updates": round(rejected)}
 
     # State that is distributed over the processes, and collected in the first one.
 

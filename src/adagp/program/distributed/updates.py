@@ -47,7 +47,7 @@ def predicts(plan: Plan) -> bool:
 class StageUpdates:
     """Connects the sources to the stages, and updates the stages.
 
-    The guard decides for each stage by itself: a common decision would make every stage wait for the last one. `refused`
+    The guard decides for each stage by itself: a common decision would make every stage wait for the last one. `rejected`
     counts the rejected updates; `busy` is the time spent working, not waiting, in seconds.
     """
 
@@ -64,7 +64,7 @@ class StageUpdates:
         self.trainer, self.placement, self.tied = trainer, cut.placement, cut.tied
         self.stages = [stage.bound(trainer.setup.survey, trainer.setup.hooks) for stage in cut.stages]
         self.micro_batches, self.task, self.rate, self.world = micro_batches, task, rate, world
-        self.busy, self.refused = 0.0, 0
+        self.busy, self.rejected = 0.0, 0
         self._updated: set[int] = set()
         self._backwards: Counter[int] = Counter()
         self.sources = pipeline_sources(trainer.sources)
@@ -163,7 +163,7 @@ class StageUpdates:
         update = Batch(self.trainer.setup, plan, Step(at.epoch, at.batch + batch), sites=sites)
         update.complete(self._all_agree)
         update.step()
-        self.refused += update.guarded
+        self.rejected += update.guarded
         self.trainer.optimizer.zero_grad(set_to_none=True)
         for source in self.sources:
             source.drop(sites)

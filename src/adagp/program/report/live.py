@@ -216,7 +216,7 @@ def _share(counts: Mapping[str, int]) -> Cell:
 
 def _rejected(counts: Mapping[str, int], last: Epoch | None) -> Cell:
     """Return the batches that the guard rejected in the epoch, and the share of gradients in the last finished one."""
-    batches, share = counts.get("guarded", 0), last.refused if last else 0.0
+    batches, share = counts.get("guarded", 0), last.rejected_share if last else 0.0
     return Cell(f"{batches:,}", batches, f"{share:.1%} of the gradients" if share else "")
 
 

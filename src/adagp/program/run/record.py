@@ -48,8 +48,8 @@ class Epoch(NamedTuple):
     """One finished epoch, counted from 1. A figure that is missing or not finite is None.
 
     The values are those of the run's `metric`. `batches` are by kind: `bp` has the warm-up in it; `guarded` are GP batches
-    whose prediction was rejected. `seconds` are by what took them. `refused` is the share of the produced gradients that the
-    guard rejected.
+    whose prediction was rejected. `seconds` are by what took them. `rejected_share` is the share of the produced gradients
+    that the guard rejected.
     """
 
     number: int
@@ -61,7 +61,7 @@ class Epoch(NamedTuple):
     batches: Mapping[str, int]
     seconds: Mapping[str, float]
     sites: Mapping[str, Mapping[str, float | None]]
-    refused: float = 0.0
+    rejected_share: float = 0.0
 
     @property
     def training_seconds(self) -> float:
@@ -431,7 +431,7 @@ def _epoch(row: dict[str, Any], metric: str) -> Epoch:
         test_value=_number(row.get(f"test_{metric}")),
         batches=_counts(row.get("batches")),
         seconds=_amounts(row.get("seconds")),
-        refused=_number(row.get("refused")) or 0.0,
+        rejected_share=_number(row.get("rejected_share", row.get("refused"))) or 0.0,  # "refused" in older runs
         sites={site: _figures(figures) for site, figures in sites.items()} if isinstance(sites, dict) else {},
     )
 

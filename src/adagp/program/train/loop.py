@@ -430,7 +430,7 @@ class Loop:
             "batches": self.meter.counts(),
             "answers": dict(self.meter.answers_by_phase),
             "seconds": dict(self.meter.seconds),
-            **self._refused(),
+            **self._rejected(),
             **{name: value for hook in self.trainer.weight_hooks for name, value in hook.figures().items()},
             **self._model_figures(),
             **self._extra(),
@@ -442,11 +442,11 @@ class Loop:
         self.folder.write_rows(self.rows)
         return row
 
-    def _refused(self) -> dict[str, float]:
+    def _rejected(self) -> dict[str, float]:
         """Return the share of the produced gradients that the guard rejected in this epoch, if it rejected any."""
-        refused, produced = self.trainer.refusals.total
+        rejected, produced = self.trainer.refusals.total
         self.trainer.refusals.read()
-        return {"refused": refused / produced} if refused else {}
+        return {"rejected_share": rejected / produced} if rejected else {}
 
     @property
     def whole_model(self) -> nn.Module:
