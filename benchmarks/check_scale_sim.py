@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adagp.hw import Accelerator, Array, Bits, Convolution, Operation, Product, array_cost
-from adagp.hw.export.scale_sim import CONVOLUTION_HEADER, GEMM_HEADER, configuration, convolution_row
+from adagp.hw.export import CONVOLUTION_HEADER, GEMM_HEADER, configuration, convolution_row
 from adagp.hw.product import AXES, RESULTS
 
 

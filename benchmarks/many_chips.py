@@ -11,10 +11,10 @@ from functools import cache
 from adagp.core.methods import find_method
 from adagp.hw import Accelerator, Workload
 from adagp.hw.hardware_file import with_preset
-from adagp.hw.links import Link
 from adagp.hw.settings import with_settings
 from adagp.papers.feedback.hardware import FeedbackWork
 from adagp.pipe.chips import ChipTraining, Fabric, ManyChips, parse_fabric, parse_parallelism
+from adagp.pipe.timeline import Link
 from adagp.program.workloads import model_workload
 
 SMALL = Accelerator()

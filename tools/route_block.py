@@ -17,11 +17,11 @@ from typing import Any
 
 from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import make_blueprint
+from adagp.rtl.chip import chip_modules
 from adagp.rtl.formats import FORMATS
 from adagp.rtl.gate_netlist import structural_verilog
 from adagp.rtl.liberty import read_cells
 from adagp.rtl.synthesis import OSU018, Target, mapped_module
-from adagp.rtl.verilog import chip_modules
 
 TO_BLIF = (
     "read_liberty -lib {liberty}; read_verilog source/{name}.v; hierarchy -top {name}; splitnets -ports -format _; opt_clean; "

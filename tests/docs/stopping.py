@@ -12,7 +12,7 @@ WORK = (
     ("adagp.program.jobs", "get_context"),
     ("adagp.rtl.generate", "Chip"),
     ("adagp.rtl.tiled_products", "DmaChip"),
-    ("adagp.rtl.verilog", "Chip"),
+    ("adagp.rtl.chip", "Chip"),
 )
 """Where the work of commands begins: the first batch, the first process, the first chip."""
 

@@ -11,7 +11,7 @@ from adagp.errors import AdagpError, DataError, OptionError
 from adagp.hw import Accelerator, Array, Cost
 from adagp.hw.axes import parse_variations
 from adagp.hw.explore import varied
-from adagp.hw.export.scale_sim import configuration
+from adagp.hw.export import configuration
 from adagp.hw.hardware_file import (
     FIELDS,
     PRESETS,

@@ -6,10 +6,10 @@ import pytest
 
 from adagp.hw import Accelerator, Convolution, Elementwise, Linear, Workload, scheduled_run
 from adagp.hw import simulate as simulate_run
-from adagp.hw.links import Link
 from adagp.hw.workload import Saved
 from adagp.pipe import generate, parse_phases, simulate
 from adagp.pipe.modelled import modelled_costs, output_words
+from adagp.pipe.timeline import Link
 from adagp.schedules import parse_schedule
 
 pytestmark = pytest.mark.medium

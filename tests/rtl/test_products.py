@@ -16,13 +16,13 @@ from tests.rtl.conftest import STAGED
 from adagp.errors import OptionError, ToolError
 from adagp.hw.dataflows import Array
 from adagp.rtl.blueprint import make_blueprint
+from adagp.rtl.chip import chip_modules
 from adagp.rtl.formats import FORMATS, Integers
 from adagp.rtl.instructions import Store
 from adagp.rtl.mapping import OPERATIONS, PLACEMENTS, check_fits, find_mapping
 from adagp.rtl.products import check_product, draw_matrices, expected, model_cost, run_product
 from adagp.rtl.simulation import InterpretedChip, SimulatedChip, VerilatedChip
 from adagp.rtl.tools import verilator
-from adagp.rtl.verilog import chip_modules
 
 pytestmark = pytest.mark.medium
 

@@ -11,10 +11,10 @@ from adagp.cli.simulation_options import ManyChipOptions
 from adagp.core.methods import find_source
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Run, Workload
-from adagp.hw.links import Link
 from adagp.hw.stages import SUPPLIED
 from adagp.pipe.chips import TERM_NAMES, TERMS, ChipTraining, Fabric, ManyChips, parse_fabric, parse_parallelism
 from adagp.pipe.chips.report import chips_report, scaling
+from adagp.pipe.timeline import Link
 
 DESIGN = "max"
 """The design of each chip, where none is named."""

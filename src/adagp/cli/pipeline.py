@@ -19,11 +19,11 @@ from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator
 from adagp.hw.hardware_file import Hardware, read_hardware
-from adagp.hw.links import Link
 from adagp.hw.settings import SETTINGS, with_settings
 from adagp.pipe import PIPELINES, Costs, Program, Timeline, constant_costs, generate, parse_phases, parse_program
 from adagp.pipe import simulate as dry_run
 from adagp.pipe.modelled import modelled_costs
+from adagp.pipe.timeline import Link
 from adagp.program.figures.gantt import check_drawable, gantt_legend, plot_gantt, text_gantt
 from adagp.program.workloads import dataset_info, model_workload, sample_shape
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 from adagp.core.plan import BACKPROP_ALL, Phase, Plan, predicted_plan
 from adagp.errors import OptionError
 from adagp.hw import DESIGNS, Accelerator, Attention, Elementwise, Stage, Workload, stages
-from adagp.hw.links import Link
 from adagp.hw.memory import kept_tensors
 from adagp.hw.product import NOTHING, total
 from adagp.hw.simulate import run_baseline
 from adagp.hw.stages import OWN_PREDICTOR, SUPPLIED, duties, error_width, source_work, with_sharded_updates
 from adagp.pipe.partition import partition
-from adagp.pipe.timeline import Costs, StageCosts
+from adagp.pipe.timeline import Costs, Link, StageCosts
 
 
 def modelled_costs(

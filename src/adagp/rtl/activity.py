@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from adagp.errors import ToolError
 from adagp.rtl.blueprint import Blueprint
+from adagp.rtl.chip import chip_modules
 from adagp.rtl.gate_netlist import GateNetlist, Pin
 from adagp.rtl.liberty import read_cells
 from adagp.rtl.simulation import VerilatedChip
 from adagp.rtl.synthesis import Target, mapped_module
-from adagp.rtl.verilog import chip_modules
 
 PortWords = dict[str, NDArray[np.uint32]]
 """By port: cycles x words of 32 bits, the lowest first."""

@@ -11,7 +11,7 @@ from typing import Any
 from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib.wiring import In, Out
 
-from adagp.rtl.block import Block, add_submodule, delayed
+from adagp.rtl.block import Block, add_submodule, delayed, to_rtlil
 from adagp.rtl.blueprint import Blueprint
 from adagp.rtl.core import COUNTERS, SLICE, Core, dma_ports
 from adagp.rtl.off_chip import LATENCY_BITS, OffChipPort, SimulatedMemory, off_chip_ports
@@ -159,3 +159,13 @@ class Chip(Block):
         for name, member in off_chip_ports(sizes).items():
             sender, taker = (port, outside) if member.flow is Out else (outside, port)
             m.d.comb += getattr(taker, name).eq(getattr(sender, name))
+
+
+def chip_rtlil(blueprint: Blueprint, *, simulated: bool = False) -> str:
+    """Return the chip in Yosys's language."""
+    return "\n".join(chip_modules(blueprint, simulated=simulated).values())
+
+
+def chip_modules(blueprint: Blueprint, *, simulated: bool = False) -> dict[str, str]:
+    """Return every kind of block of the chip in Yosys's language; those inside a block come before it."""
+    return to_rtlil(Chip(blueprint, simulated=simulated))

@@ -17,8 +17,7 @@ from adagp.rtl.blueprint import Blueprint, CoreSizes
 from adagp.rtl.chip import Chip, chip_ports
 from adagp.rtl.core import SLICE, dma_ports
 from adagp.rtl.instructions import SIZE_BITS, Mode, Opcode, Store
-from adagp.rtl.tile_mover import OUTSTANDING, TileMover, memory_ports, slices
-from adagp.rtl.tile_walk import ADDRESS_BITS, INDICES, LAYOUTS, TileWalk
+from adagp.rtl.tile_mover import ADDRESS_BITS, INDICES, LAYOUTS, OUTSTANDING, TileMover, TileWalk, memory_ports, slices
 
 DESCRIPTOR = (
     *("mode", "order", *INDICES, *(f"tile_{index}" for index in INDICES), "column"),

@@ -9,13 +9,12 @@ from adagp.errors import OptionError, RunError
 from adagp.rtl.axi import AxiChip, describe_axi
 from adagp.rtl.block import Block, port_bits, to_rtlil
 from adagp.rtl.blueprint import Blueprint
-from adagp.rtl.chip import Chip
+from adagp.rtl.chip import Chip, chip_modules
 from adagp.rtl.dma import DmaChip, describe_dma
-from adagp.rtl.dma_testbench import dma_bench
 from adagp.rtl.instructions import Look, Mode, Opcode, Start, Store
-from adagp.rtl.testbench import product_bench
+from adagp.rtl.testbench import dma_bench, product_bench
 from adagp.rtl.tools import digest
-from adagp.rtl.verilog import chip_modules, to_verilog
+from adagp.rtl.verilog import to_verilog
 
 README = """# A chip of design {design}
 

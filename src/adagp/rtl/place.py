@@ -15,8 +15,8 @@ from typing import Any
 
 from adagp.errors import OptionError, ToolError
 from adagp.rtl.blueprint import Blueprint
+from adagp.rtl.chip import chip_rtlil
 from adagp.rtl.tools import cached_folder, digest, run, yosys
-from adagp.rtl.verilog import chip_rtlil
 
 DEVICE = ("--85k", "--package", "CABGA756", "--speed", "6")
 HOLDS = {"DP16KD": 208, "MULT18X18D": 156, "TRELLIS_COMB": 83_640}

@@ -15,6 +15,7 @@ from typing import Any
 from adagp.errors import OptionError, ToolError
 from adagp.rtl.activity import KindActivity, WrittenModule, instances, read_module, record_activity
 from adagp.rtl.blueprint import Blueprint
+from adagp.rtl.chip import chip_modules
 from adagp.rtl.compiler import Compiler
 from adagp.rtl.gate_netlist import structural_verilog
 from adagp.rtl.network import SmallNetwork, State, random_state
@@ -22,7 +23,6 @@ from adagp.rtl.simulation import VerilatedChip
 from adagp.rtl.synthesis import Target, mapped_module
 from adagp.rtl.tools import cached_folder, digest, open_sta, run, verilator
 from adagp.rtl.training import run_batch
-from adagp.rtl.verilog import chip_modules
 
 ANNOTATE = """
 proc annotate {pin activity} {

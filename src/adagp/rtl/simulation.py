@@ -19,12 +19,12 @@ import numpy as np
 from adagp.core.escape import escaped
 from adagp.errors import ToolError
 from adagp.rtl.blueprint import Blueprint
-from adagp.rtl.chip import Chip
+from adagp.rtl.chip import Chip, chip_rtlil
 from adagp.rtl.core import COUNTERS, SLICE
 from adagp.rtl.formats import Words
 from adagp.rtl.instructions import Store
 from adagp.rtl.tools import cached_folder, digest, run, verilator
-from adagp.rtl.verilog import chip_rtlil, to_verilog
+from adagp.rtl.verilog import to_verilog
 
 
 def traced_ports(verilog: str) -> str:

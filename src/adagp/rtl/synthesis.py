@@ -15,10 +15,10 @@ from typing import Any
 from adagp.core.files import LARGEST_TEXT
 from adagp.errors import OptionError, ToolError
 from adagp.rtl.blueprint import Blueprint
+from adagp.rtl.chip import chip_modules
 from adagp.rtl.gate_netlist import LOADS, PortLoads, best_buffer, port_loads, with_buffers
 from adagp.rtl.liberty import LibraryCell, read_cells
 from adagp.rtl.tools import cached_folder, digest, yosys
-from adagp.rtl.verilog import chip_modules
 
 OSU018 = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
 """Where Debian's package qflow-tech-osu018 has its cells."""

@@ -23,14 +23,14 @@ LIMITS = Limits(seconds=4 * 3600, memory=all_memory() + 2**33, file_size=2**34)
 """Of a tool: it may read a foreign file, a Liberty library say."""
 INSTALL = "Install it with: pip install '.[rtl]'."
 EQUAL_WIDTHS = "equal_widths"
-"""A command in scripts for Yosys that is our own: see widths.py."""
+"""A command in scripts for Yosys that is our own: see verilog.py."""
 _RUN_YOSYS = """
 import sys
 from pyosys import libyosys
 design = libyosys.Design()
 for line in filter(str.strip, open(sys.argv[1])):
     if line.strip() == "equal_widths":
-        from adagp.rtl.widths import equal_widths
+        from adagp.rtl.verilog import equal_widths
         equal_widths(design)
     else:
         libyosys.run_pass(line.strip(), design)

@@ -4,8 +4,8 @@ import pytest
 from tests.pipe.chips.transformers import gpt2, llama
 
 from adagp.errors import OptionError
-from adagp.hw import Attention, Convolution, Elementwise, Linear, Workload
-from adagp.pipe.chips import Parallelism, parse_parallelism, split_tensors
+from adagp.hw import Accelerator, Attention, Convolution, Elementwise, Linear, Workload
+from adagp.pipe.chips import Parallelism, parse_parallelism, split_tensors, weight_memory
 
 
 @pytest.mark.parametrize("workload", [gpt2(), llama()], ids=lambda workload: workload.name)
@@ -96,3 +96,25 @@ def test_what_cannot_be_split() -> None:
         with pytest.raises(OptionError) as caught:
             split_tensors(workload, ways)
         assert str(caught.value) == words
+
+
+ADAM = Accelerator(word_bits=16, optimizer_words=2)
+
+
+@pytest.mark.parametrize("copies", [1, 4, 64])
+def test_zero_by_formula(copies: int) -> None:
+    """Rajbhandari et al. 2020: 2 + 2 + 12 bytes a weight, of which each stage shards more."""
+    weights = 7_500_000
+    expected = [16, 4 + 12 / copies, 2 + 14 / copies, 16 / copies]
+    for zero, bytes_each in enumerate(expected):
+        assert weight_memory(weights, ADAM, copies, zero).total == pytest.approx(weights * bytes_each)
+
+
+def test_widths_of_the_accelerator_count() -> None:
+    memory = weight_memory(100, Accelerator(word_bits=16, optimizer_words=2, state_bits=16, master_bits=24))
+    assert (memory.weights, memory.gradients, memory.optimizer) == (200, 200, 100 * (2 * 2 + 3))
+
+
+def test_words_of_32_bits_need_no_copy() -> None:
+    memory = weight_memory(100, Accelerator(word_bits=32, optimizer_words=1))
+    assert (memory.weights, memory.gradients, memory.optimizer) == (400, 400, 400)

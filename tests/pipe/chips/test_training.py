@@ -10,7 +10,6 @@ from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Attention, Linear, Workload, scheduled_run
 from adagp.hw import simulate as simulate_run
-from adagp.hw.links import Link
 from adagp.hw.memory import step_memory
 from adagp.hw.stages import SUPPLIED
 from adagp.hw.workload import Saved
@@ -18,6 +17,7 @@ from adagp.pipe import generate, parse_phases, simulate
 from adagp.pipe.chips import TERMS, ChipTraining, Fabric, ManyChips, parse_fabric, parse_parallelism
 from adagp.pipe.chips.parallel import split_tensors
 from adagp.pipe.modelled import modelled_costs
+from adagp.pipe.timeline import Link
 from adagp.schedules import parse_schedule
 
 NET = Workload("eight layers", tuple(Linear(f"fc{index}", 1, 64, 64) for index in range(8)))

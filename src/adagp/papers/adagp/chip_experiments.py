@@ -87,10 +87,10 @@ def _train(options: Mapping[str, Any], workspace: Workspace) -> dict[str, Any] |
 
     from adagp.hw.dataflows import parse_array
     from adagp.rtl.blueprint import make_blueprint
-    from adagp.rtl.chip_run import SIDE, ChipRun, accuracy, class_targets, digit_pictures
     from adagp.rtl.formats import find_format
     from adagp.rtl.network import SmallNetwork, golden_batch, random_state
     from adagp.rtl.simulation import simulate_chip
+    from adagp.rtl.training import SIDE, ChipRun, accuracy, class_targets, digit_pictures
 
     array, beside = (parse_array(options[name]) for name in ("array", "predictor_array"))
     blueprint = make_blueprint(
@@ -228,7 +228,7 @@ class TorchRun:
         """Return the share of test digits that are recognised."""
         import torch
 
-        from adagp.rtl.chip_run import digit_pictures
+        from adagp.rtl.training import digit_pictures
 
         pictures, classes = digit_pictures("test")
         with torch.no_grad():

@@ -97,9 +97,9 @@ def synthesize_element(part: Part, workspace: Workspace) -> dict[str, Any]:
     try:
         need_amaranth()
         from adagp.rtl.blueprint import make_blueprint
+        from adagp.rtl.chip import chip_modules
         from adagp.rtl.formats import find_format
         from adagp.rtl.synthesis import Target, synthesize_kind
-        from adagp.rtl.verilog import chip_modules
 
         blueprint = make_blueprint("baseline", parse_array(ARRAY), find_format(options["format"]))
         report = synthesize_kind(chip_modules(blueprint), "element", Target(dsp=options["dsp"]))

@@ -2,8 +2,14 @@
 
 from adagp.pipe.chips.collectives import ALGORITHMS, ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Fabric
 from adagp.pipe.chips.fabric import FABRICS, Topology, parse_fabric
-from adagp.pipe.chips.memory import ChipMemory, weight_memory
-from adagp.pipe.chips.parallel import Parallelism, TensorSplit, parse_parallelism, split_tensors
+from adagp.pipe.chips.parallel import (
+    ChipMemory,
+    Parallelism,
+    TensorSplit,
+    parse_parallelism,
+    split_tensors,
+    weight_memory,
+)
 from adagp.pipe.chips.training import TERM_NAMES, TERMS, BatchTime, ChipTraining, ManyChips
 
 __all__ = [

@@ -28,10 +28,18 @@ from adagp.hw import Accelerator, Linear, Stage, Workload, stages
 from adagp.hw.exchange import ExchangeWork, ModelLayout, SourceExchange, source_exchange
 from adagp.hw.stages import SUPPLIED, error_width, source_work
 from adagp.pipe.actions import Program, with_broadcast
-from adagp.pipe.chips.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Fabric
-from adagp.pipe.chips.memory import ChipMemory, weight_memory
-from adagp.pipe.chips.overlap import Bucket, after_backward, buckets, waiting_backward, waiting_for_weights
-from adagp.pipe.chips.parallel import Parallelism, TensorSplit, shared_equally, split_tensors
+from adagp.pipe.chips.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    REDUCE_SCATTER,
+    Bucket,
+    Fabric,
+    after_backward,
+    buckets,
+    waiting_backward,
+    waiting_for_weights,
+)
+from adagp.pipe.chips.parallel import ChipMemory, Parallelism, TensorSplit, shared_equally, split_tensors, weight_memory
 from adagp.pipe.generate import generate
 from adagp.pipe.modelled import balanced_cuts, modelled_costs, passes
 from adagp.pipe.timeline import Costs, StageCosts, Timeline, simulate

@@ -17,11 +17,11 @@ from typing import Any
 from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Workload
-from adagp.hw.links import Link
 from adagp.hw.runs import workload_layout
 from adagp.hw.stages import SUPPLIED
 from adagp.pipe.chips import ALL_REDUCE, Fabric, Parallelism, Topology
 from adagp.pipe.modelled import modelled_costs
+from adagp.pipe.timeline import Link
 from adagp.program.compare.methods import planned_batches
 from adagp.program.compare.modelled_cost import (
     AcceleratorCost,
