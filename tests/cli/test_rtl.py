@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from adagp.cli.rtl import _print_report
+from adagp.cli.rtl import _conclude, _print_report
 
 Program = Callable[..., Any]
 SMALL = ("--array", "2x2", "--format", "int8", "--value-words", "64", "--sum-words", "64")
@@ -39,6 +40,7 @@ def test_simulate_groups(program: Program) -> None:
 def test_generate(program: Program) -> None:
     ended = program("rtl", "generate", *SMALL, "--design", "max", "--predictor-words", "16", "--axi", "--out", "made")
     assert ended.code == 0
+    assert ended.out.endswith("Next: cd made && iverilog -g2005 -o bench chip.v testbench.v && vvp bench\n")
     names = ["README.md", "axi_chip.v", "chip.v", "manifest.json", "testbench.v"]
     assert sorted(path.name for path in Path("made").iterdir()) == names
     verilog = Path("made/chip.v").read_text()
@@ -254,3 +256,16 @@ def test_batches_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.startswith("equal: yes\nnetwork: 4-3\n")
     assert "│ different words │           3 │           3 │" in out
     assert "│ cycles          │       4,792 │       4,792 │" in out
+
+
+def test_a_comparison_ends_with_a_sentence_and_a_difference_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    _conclude({"equal": True}, as_json=False)
+    with pytest.raises(typer.Exit) as ended:
+        _conclude({"equal": False}, as_json=False)
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "equal: yes",
+        "The simulated hardware agrees with the models.",
+        "equal: no",
+        "The simulated hardware differs from the models.",
+    ]

@@ -63,6 +63,23 @@ def test_numbers_stay_whole_in_eighty_columns() -> None:
     assert console.file.getvalue().count("12,345,678") == 6
 
 
+def test_a_table_ends_at_its_border_and_without_room_for_lines_has_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    heads = ("design", "cycles", "seconds", "speed-up", "joules", "saved", "memory joules saved")
+    row = ("equal-power", "1.183e+13", "5.915e+04", "1.574x", "5.442e+04", "12.2%", "14.9%")
+    Terminal().print(table_of(heads, [row]))
+    lines = capsys.readouterr().out.splitlines()
+    assert {len(line) for line in lines} == {79}
+    assert lines[-2].endswith("│ 12.2% │  14.9% │")
+    monkeypatch.setenv("COLUMNS", "75")
+    Terminal().print(table_of(heads, [row]))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].split() == list(row)
+    assert max(map(len, lines)) <= 75
+
+
 def test_headings_are_folded_before_cells() -> None:
     heads, rows = ["platform", "price without bubbles", "verdict"], [["cpu", "0.5", "too close to say"]]
     assert fitting_widths(heads, rows, 100) == [8, 21, 16]

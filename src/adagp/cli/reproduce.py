@@ -140,9 +140,10 @@ def _run(study: "Study", jobs: int, console: "Terminal") -> None:
 def _remaining(parts: int, estimate: "Estimate") -> str:
     from adagp.cli.terminal import clock_time
 
+    noun = "part" if parts == 1 else "parts"
     if estimate.unknown == parts:
-        return f"Remaining: {parts} parts; no part of their kind is finished, so the time is not known."
-    text = f"Remaining: {parts} parts, about {clock_time(estimate.seconds)} judging by the finished parts"
+        return f"Remaining: {parts} {noun}; no part of this kind is finished, so the time is not known."
+    text = f"Remaining: {parts} {noun}, about {clock_time(estimate.seconds)} judging by the finished parts"
     return (
         f"{text}; {estimate.unknown} of them not included: none of their kind is finished."
         if estimate.unknown

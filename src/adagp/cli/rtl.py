@@ -109,6 +109,16 @@ def _print_report(report: dict[str, Any], as_json: bool) -> None:
             typer.echo(f"{name.replace('_', ' ')}: {_yes_or_no(value)}")
 
 
+def _conclude(report: dict[str, Any], as_json: bool) -> None:
+    """Print a comparison with the models and its verdict; a difference is exit code 1."""
+    _print_report(report, as_json)
+    if not as_json:
+        verb = "agrees with" if report["equal"] else "differs from"
+        typer.echo(f"The simulated hardware {verb} the models.")
+    if not report["equal"]:
+        raise typer.Exit(1)
+
+
 def _print_batches(batches: list[dict[str, Any]]) -> None:
     """Print a column for each batch; of words that differ by memory, their sum."""
     from adagp.cli.terminal import Terminal, table_of
@@ -136,8 +146,8 @@ def generate(
     dma: Annotated[
         int,
         option(
-            "Also write dma_chip.v: the chip with a DMA that moves so many values a cycle, for products larger than the banks "
-            "(design baseline).",
+            "Also write dma_chip.v: the chip with a DMA that moves this many values per cycle, for products larger than the "
+            "banks (design baseline).",
             low=0,
         ),
     ] = 0,
@@ -149,6 +159,8 @@ def generate(
 
     about = write_folder(blueprint, out, axi=axi)
     _print_report(about if as_json else {"written": out, "digest": about["digest"]}, as_json)
+    if not as_json:
+        typer.echo(f"Next: cd {escaped(out)} && iverilog -g2005 -o bench chip.v testbench.v && vvp bench")
 
 
 def simulate(
@@ -170,7 +182,7 @@ def simulate(
     dma: Annotated[
         int,
         option(
-            "A DMA moves so many values a cycle from external memory, tile by tile: for products larger than the banks.",
+            "A DMA moves this many values per cycle from external memory, tile by tile: for products larger than the banks.",
             low=0,
         ),
     ] = 0,
@@ -212,9 +224,7 @@ def simulate(
         from adagp.rtl.products import check_product
 
         report = check_product(blueprint, dataflow, operation, (rows, depth, columns), seed, vcd, mantissa_bits)
-    _print_report(report, as_json)
-    if not report["equal"]:
-        raise typer.Exit(1)
+    _conclude(report, as_json)
 
 
 def run(
@@ -238,7 +248,7 @@ def run(
     rate: Annotated[float, option("Learning rate of the layers.", above=0)] = 2**-4,
     predictor_rate: Annotated[float, option("Learning rate of the predictor.", above=0)] = 2**-4,
     memory_latency: Annotated[
-        int, option("Off-chip memory of design low is up to so many cycles late, at random.", low=0, high=255)
+        int, option("Off-chip memory of design low is up to this many cycles late, at random.", low=0, high=255)
     ] = 0,
     seed: Seed = 0,
     as_json: Json = False,
@@ -253,9 +263,7 @@ def run(
     rates = {"rate": rate, "predictor_rate": predictor_rate}
     small = parse_network(network, picture, batch=batch, predictor=shape, kernel=kernel, **rates)
     report = check_batches(blueprint, small, phases.lower().split(","), dataflow, seed, memory_latency)
-    _print_report(report, as_json)
-    if not report["equal"]:
-        raise typer.Exit(1)
+    _conclude(report, as_json)
 
 
 def synthesize(

@@ -57,12 +57,19 @@ def fitting_widths(columns: Iterable[str], rows: Sequence[Sequence[str]], room: 
 
 
 def table_of(columns: Iterable[str], rows: Iterable[Sequence[str]], left: Collection[str] = (), **look: Any) -> Table:
-    """Return a table; the first column and those in `left` hold names, the others figures."""
-    table, cells = Table(**look), list(rows)
-    for index, name in enumerate(columns):
-        side: Any = "left" if index == 0 or name in left else "right"
-        width = longest_word([name, *(row[index] for row in cells)])
-        table.add_column(name, justify=side, overflow="fold", min_width=width)
+    """Return a table that fits the terminal; the first column and those in `left` hold names, the others figures.
+
+    Rich does not find every set of widths that splits no word, so they are set here. Lines are left out where they do not fit.
+    """
+    names, cells, width = list(columns), list(rows), Terminal().width
+    words = sum(longest_word([name, *(row[index] for row in cells)]) for index, name in enumerate(names))
+    if "box" not in look and words + 3 * len(names) + 1 > width:
+        look |= {"box": None, "padding": (0, 2, 0, 0)}
+    table = Table(**look)
+    frame = sum(table.padding[1::2]) * len(names) + (len(names) + 1 if table.box else 0)
+    for index, column_width in enumerate(fitting_widths(names, cells, width - frame)):
+        side: Any = "left" if index == 0 or names[index] in left else "right"
+        table.add_column(names[index], justify=side, overflow="fold", width=column_width)
     for row in cells:
         table.add_row(*row)
     return table

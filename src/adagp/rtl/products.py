@@ -156,7 +156,7 @@ def check_product(
     del matrices[mapping.result]
     with simulate_chip(blueprint, vcd) as chip:
         result, counts = run_product(chip, mapping, matrices)
-        simulator = type(chip).__name__
+        simulator = chip.simulator
     cost = model_cost(blueprint.core, dataflow, operation, rows, depth, columns)
     wrong = int(np.count_nonzero(result != expected(number, operation, matrices)))
     same = (counts.cycles, counts.span, counts.reads, counts.writes)

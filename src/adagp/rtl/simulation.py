@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -100,7 +100,9 @@ class Counts:
 
 
 class SimulatedChip(ABC):
-    """A chip to load, run and look into."""
+    """A chip to load, run and look into, in the simulator that `simulator` names."""
+
+    simulator: ClassVar[str]
 
     def __init__(self, blueprint: Blueprint) -> None:
         self.blueprint = blueprint
@@ -156,6 +158,8 @@ class VerilatedChip(SimulatedChip):
     `rtlil` may be given in place of the blueprint's own netlist: one with a fault, for example. With `scopes` the waveforms
     are of the ports of these blocks alone. `runs` are the cycles, from and before, in which programs ran.
     """
+
+    simulator = "Verilator"
 
     def __init__(
         self, blueprint: Blueprint, vcd: Path | None = None, rtlil: str | None = None, scopes: Sequence[str] = ()
@@ -228,6 +232,8 @@ def build(rtlil: str, *, trace: bool = False, ports_only: bool = False) -> Path:
 
 class InterpretedChip(SimulatedChip):
     """A chip in Amaranth's own simulator: slow, but needs no compiler."""
+
+    simulator = "Amaranth"
 
     def __init__(self, blueprint: Blueprint, vcd: Path | None = None) -> None:
         super().__init__(blueprint)

@@ -294,7 +294,7 @@ def check_groups(
     matrices = draw_groups(number, operation, sizes, widths, seed)
     with simulate_chip(blueprint, vcd) as chip:
         result, counts = run_groups(chip, mapping, matrices)
-        simulator = type(chip).__name__
+        simulator = chip.simulator
     left, right = (matrices[name] for name in FACTORS[operation][:2])
     wrong = int(np.count_nonzero(result != group_products(left, right)))
     cycles = model_cycles(blueprint, dataflow, operation, sizes, widths)
