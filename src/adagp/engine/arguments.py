@@ -213,9 +213,9 @@ def read_schedule(
         if warmup is not None:
             raise OptionError("warmup goes with a schedule in text form; put a WarmUp around a Schedule object.")
         resolved = schedule
-    elif schedule is None or isinstance(schedule, str):
-        text = schedule or ("ladder" if method is None else method.schedule)
-        resolved = _from_text(text, "predicted" if method is None else method.source or "predicted", length, warmup)
+    elif isinstance(schedule, str | None):
+        text, source = ("ladder", "predicted") if method is None else (method.schedule, method.source or "predicted")
+        resolved = _from_text(schedule or text, source, length, warmup)
     else:
         raise OptionError(
             f"schedule is {schedule!r}; it must be text, for example '1:1', or a Schedule, for example "

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypedDict
 
 import torch
-from torch import nn
+from torch import Size, nn
 
 from adagp.core.methods import METHODS
 from adagp.core.plan import Epochs, RunLength, check_whole, read_length, shortened_run
@@ -42,7 +42,7 @@ from adagp.engine.trainer import Trainer
 from adagp.engine.trial_forward import registered_layout, trial_forward
 from adagp.engine.validate import validate
 from adagp.errors import AdagpWarning, OptionError
-from adagp.layers.sites import Survey
+from adagp.layers.sites import Site, Survey
 from adagp.schedules import Schedule
 from adagp.sources.base import RunFacts, Source, default_source
 
@@ -246,8 +246,7 @@ def attach_run(
     weight_hooks = read_weight_hooks(engine.weight_hooks)
     check_weight_hooks(is_sharded_model(model), weight_hooks)
     precision = read_precision(engine.precision, compiled=bool(engine.compile), several=processes.several)
-    needed = {name: sources[name] if name in sources else default_source(name) for name in sorted(schedule.sources)}
-    check_sources(schedule, needed)
+    needed = _needed_sources(schedule, sources)
     trial = None if sample is None else trial_forward(model, survey, sample)
     layout = registered_layout(survey) if trial is None else trial.layout
     resolved = schedule.resolve(layout)
@@ -272,8 +271,7 @@ def attach_run(
     )
     try:
         if trial is not None:
-            for source in needed.values():
-                source.prepare({site: shape for site, shape in trial.shapes.items() if resolved.serves(site.name)})
+            _prepare(needed, {site: shape for site, shape in trial.shapes.items() if resolved.serves(site.name)})
         if engine.compile:
             compile_model(model, "inductor" if engine.compile is True else engine.compile)
     except BaseException:
@@ -291,6 +289,17 @@ def warn_if_attached(model: nn.Module) -> None:
             AdagpWarning,
             stacklevel=4,
         )
+
+
+def _needed_sources(schedule: Schedule, sources: Mapping[str, Source]) -> dict[str, Source]:
+    needed = {name: sources[name] if name in sources else default_source(name) for name in sorted(schedule.sources)}
+    check_sources(schedule, needed)
+    return needed
+
+
+def _prepare(sources: Mapping[str, Source], shapes: Mapping[Site, Size]) -> None:
+    for source in sources.values():
+        source.prepare(shapes)
 
 
 def _processes(model: nn.Module, synchronize: bool | None, staged: bool) -> Processes:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
@@ -171,13 +172,8 @@ class Batch:
         if self._setup.arithmetic is not None:
             self._setup.arithmetic.check_called(self._called)
         self._setup.graph.check(loss, self._called, self._work.by_backprop)
-        scaled = self._setup.scaler.scale(loss)
         with self._setup.hooks.suspended(), gradient_hooks_on():
-            if self.needs_backward:
-                if loss.requires_grad or self._work.by_backprop:  # else nothing was called that a source could serve
-                    self._run_backward(partial(backward, scaled))
-            else:
-                self._errors.differentiate(scaled)
+            self._differentiate(loss, backward)
         if self._errors.are_needed:
             self._errors.hand_over()
 
@@ -193,6 +189,13 @@ class Batch:
                 "what it saved. Leave these layers out of torch.utils.checkpoint, or use another method."
             ) from error
 
+    def _differentiate(self, loss: Tensor, backward: Callable[[Tensor], object]) -> None:
+        scaled = self._setup.scaler.scale(loss)
+        if not self.needs_backward:
+            self._errors.differentiate(scaled)
+        elif loss.requires_grad or self._work.by_backprop:  # else nothing was called that a source could serve
+            self._run_backward(partial(backward, scaled))
+
     def complete(self, agree: Callable[[bool], bool] = bool) -> None:
         """After the last `differentiate`: let sources learn from the true gradients, and produce the others.
 
@@ -202,9 +205,7 @@ class Batch:
         if self._setup.processes.several and not self.skipped:
             self._end_passes()
         if self.needs_backward and self._setup.scaler.is_enabled():
-            self._scaled = [optimizer for optimizer in self._setup.optimizers if _has_gradient(optimizer)]
-            for optimizer in self._scaled:
-                self._setup.scaler.unscale_(optimizer)
+            self._unscale()
         self.frozen.unfreeze()  # before sources look at the weights, or the user clips what requires a gradient
         with self._setup.outside_training(), torch.autocast(self._setup.device.type, enabled=False):
             if not self.skipped:
@@ -213,6 +214,11 @@ class Batch:
                 self._learn(agree)
                 with torch.set_grad_enabled(self.needs_loss):
                     self._take()
+
+    def _unscale(self) -> None:
+        self._scaled = [optimizer for optimizer in self._setup.optimizers if _has_gradient(optimizer)]
+        for optimizer in self._scaled:
+            self._setup.scaler.unscale_(optimizer)
 
     def step(self) -> None:
         """Step the user's optimizer, unless the batch is skipped or the guard rejected it."""
@@ -352,10 +358,14 @@ class Batch:
         setup = self._setup
         if self._work.by_backprop and setup.sources:
             self._updates.append(setup.coverage.prepare_record(self._work.by_backprop, self._called))
-        sites = [site for site in self._work.by_backprop if site.weight.grad is not None]
-        truths = [site.weight.grad for site in sites if site.weight.grad is not None]
-        if not sites or not self._work.learners:
-            return
+        gradients = {site: site.weight.grad for site in self._work.by_backprop}
+        sites = [site for site, gradient in gradients.items() if gradient is not None]
+        truths = [gradient for gradient in gradients.values() if gradient is not None]
+        if sites and self._work.learners:
+            self._learn_from(sites, truths, agree)
+
+    def _learn_from(self, sites: Sequence[Site], truths: Sequence[Tensor], agree: Callable[[bool], bool]) -> None:
+        setup = self._setup
         sizes = norms(truths)
         if not agree(bool(sizes.isfinite().all())):
             return  # nothing to be learned from an overflow
@@ -385,20 +395,21 @@ class Batch:
         norms = torch.cat([sizes for served, sizes in produced.values() if served])
         allowed, empty = setup.guard.judge(sites, norms, setup.norms)
         self._check_acting({name: len(served) for name, (served, _) in produced.items()}, empty)
-        self._updates.append(partial(setup.refusals.note, sites, allowed))
-        self.refused = tuple(site.name for site, may in zip(sites, allowed, strict=True) if not may)
+        self._note_rejected(sites, allowed)
         self.guarded = not any(allowed) and not self.needs_backward
-        for (site, gradient), may in zip(pairs, allowed, strict=True):
-            if may:
-                assign_gradient(site.weight, sharded_like(gradient, site.weight) if site.is_sharded else gradient)
+        for site, gradient in compress(pairs, allowed):
+            assign_gradient(site.weight, sharded_like(gradient, site.weight))
+
+    def _note_rejected(self, sites: Sequence[Site], allowed: Sequence[bool]) -> None:
+        self._updates.append(partial(self._setup.refusals.note, sites, allowed))
+        self.refused = tuple(site.name for site, may in zip(sites, allowed, strict=True) if not may)
 
     def _produce(self, source: Source, sites: Sequence[Site]) -> tuple[list[tuple[Site, Tensor]], Tensor]:
         setup = self._setup
         servable = setup.coverage.servable(sites, self._called)
         gradients = source.produce(servable)
-        for site, gradient in zip(servable, gradients, strict=True) if source.needs_backward else ():
-            if gradient is None and site in self._without_autograd:
-                raise recomputed(site)
+        if source.needs_backward:
+            self._check_not_recomputed(servable, gradients)
         averaged = setup.processes.several and not source.joins
         if averaged:
             gradients = setup.processes.average([site.weight for site in servable], gradients)
@@ -408,6 +419,11 @@ class Batch:
             return pairs, torch.empty(0)
         # A source may know the norms of what it produced, but not of the mean over processes.
         return pairs, gradient_norms(present) if averaged else source.sizes(present)
+
+    def _check_not_recomputed(self, sites: Sequence[Site], gradients: Sequence[Tensor | None]) -> None:
+        for site, gradient in zip(sites, gradients, strict=True):
+            if gradient is None and site in self._without_autograd:
+                raise recomputed(site)
 
     def _check_acting(self, counts: Mapping[str, int], empty: Sequence[bool]) -> None:
         """Check the gradients of each source that learns; there are so many of each, in this order."""

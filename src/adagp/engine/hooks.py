@@ -84,12 +84,17 @@ def _require_compiler() -> None:
 OutputSelector = str | Callable[[Any], Any] | None
 
 
+def _choose(output: Any, selector: OutputSelector) -> Any:
+    if selector is None:
+        return output
+    if not isinstance(selector, str):
+        return selector(output)
+    return output.get(selector) if isinstance(output, Mapping) else getattr(output, selector, None)
+
+
 def selected(output: Any, selector: OutputSelector) -> list[Tensor]:
     """Return the tensors of `output` that `selector` selects; raise if there are none."""
-    if isinstance(selector, str):
-        chosen = output.get(selector) if isinstance(output, Mapping) else getattr(output, selector, None)
-    else:
-        chosen = output if selector is None else selector(output)
+    chosen = _choose(output, selector)
     tensors = [tensor for tensor in leaves(chosen) if tensor.is_floating_point() and tensor.dim() > 0]
     if selector is not None and not tensors:
         what = f"'{selector}'" if isinstance(selector, str) else "the function"
@@ -427,15 +432,20 @@ class ModelHooks:
         if output.numel() == 0:  # an empty batch teaches nothing
             listeners.ignored.add(site)
             return None
-        changed = None
         positional = inputs or tuple(named.values())[:1]
         if listeners.on_inputs is not None:
             listeners.on_inputs(site, positional)
-        for source in listeners.sites[site]:
-            with self.source_context():
-                replacement = source.watch(site, positional, output if changed is None else changed)
-            changed = changed if replacement is None else replacement
+        changed = self._show(site, positional, output)
         return changed if changed is None or returned is output else replaced(returned, {id(output): changed})
+
+    def _show(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Show a forward call to the sources that see it; return the tensor that replaces the output, if one does."""
+        changed = None
+        for source in self._listeners.sites[site]:
+            with self.source_context():
+                replacement = source.watch(site, inputs, output if changed is None else changed)
+            changed = changed if replacement is None else replacement
+        return changed
 
     def _hook_outputs(self, inputs: tuple[Any, ...], output: Any) -> Any:
         call, self._call = self._call, None

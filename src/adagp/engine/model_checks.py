@@ -130,16 +130,13 @@ class PreviousGradients:
         present = self._present()
         if len(present) != len(self._recorded) or not any(sample.any() for _, sample in self._samples):
             return False
-        moved = {
-            after[1] - before[1] if after is not None and before is not None and after[0] == before[0] else None
-            for before, after in zip(self._recorded, present, strict=True)
-            if (before, after) != (None, None)
-        }
+        pairs = zip(self._recorded, present, strict=True)
+        writes = {_writes(before, after) for before, after in pairs if (before, after) != (None, None)}
         same = all(
             parameter.grad is not None and torch.equal(_part(parameter.grad), sample)
             for parameter, sample in self._samples
         )
-        return len(moved) == 1 and None not in moved and same
+        return len(writes) == 1 and None not in writes and same
 
     def _parameters(self) -> Iterator[nn.Parameter]:
         for optimizer in self._optimizers:
@@ -149,6 +146,13 @@ class PreviousGradients:
     def _present(self) -> list[GradientId | None]:
         gradients = (parameter.grad for parameter in self._parameters())
         return [None if gradient is None else (_address(gradient), gradient._version) for gradient in gradients]
+
+
+def _writes(before: GradientId | None, after: GradientId | None) -> int | None:
+    """Return how often a gradient was written to in between; None if it is another tensor."""
+    if before is None or after is None or before[0] != after[0]:
+        return None
+    return after[1] - before[1]
 
 
 def _part(gradient: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType, UnionType
 from typing import Any
 
 import numpy as np
@@ -75,24 +75,11 @@ class UserState:
         self._random.restore()
 
     def _save(self, name: str, value: Any) -> None:
-        if isinstance(value, torch.Generator):
-            self._restorers.append(partial(value.set_state, value.get_state()))
-        elif isinstance(value, random.Random):
-            self._restorers.append(partial(value.setstate, value.getstate()))
-        elif isinstance(value, np.random.Generator):
-            generator = value.bit_generator
-            self._restorers.append(partial(setattr, generator, "state", copy.deepcopy(generator.state)))
-        elif isinstance(value, nn.Module):
-            self._restorers.append(saved_module(value))
-        elif isinstance(value, torch.optim.Optimizer):
-            self._restorers.append(saved_optimizer(value))
-        elif isinstance(value, FunctionType):
-            self._restorers.append(saved_names(value))
-        elif isinstance(value, torch.Tensor | np.ndarray):
-            self._restorers.append(saved_values(value))
-        elif isinstance(value, list | dict | set | deque):
-            self._restorers.append(saved_container(value))
-        elif callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+        for kinds, save in _SAVERS:
+            if isinstance(value, kinds):
+                self._restorers.append(save(value))
+                return
+        if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
             # A copy each time: some objects keep what they are given.
             saved = copy.deepcopy(value.state_dict())
             self._restorers.append(lambda: value.load_state_dict(copy.deepcopy(saved)))
@@ -203,6 +190,24 @@ def saved_values(values: Any) -> Callable[[], None]:
     return restore
 
 
+def saved_generator(generator: np.random.Generator) -> Callable[[], None]:
+    """Return a function that puts a numpy generator back."""
+    return partial(setattr, generator.bit_generator, "state", copy.deepcopy(generator.bit_generator.state))
+
+
+_SAVERS: tuple[tuple[type | UnionType, Callable[[Any], Callable[[], object]]], ...] = (
+    (torch.Generator, lambda generator: partial(generator.set_state, generator.get_state())),
+    (random.Random, lambda generator: partial(generator.setstate, generator.getstate())),
+    (np.random.Generator, saved_generator),
+    (nn.Module, saved_module),
+    (torch.optim.Optimizer, saved_optimizer),
+    (FunctionType, saved_names),
+    (torch.Tensor | np.ndarray, saved_values),
+    (list | dict | set | deque, saved_container),
+)
+"""How objects of each kind are saved; a function that puts one back is returned."""
+
+
 def variables(step: Callable[..., object]) -> Iterator[tuple[str, object]]:
     """Yield what the code of `step` names, and what the functions that it calls and its objects name, each with its name."""
     yield from _of_callable(step, 0, set())
@@ -227,15 +232,18 @@ def _members(named: Mapping[str, object], depth: int, seen: set[int]) -> Iterato
             continue
         seen.add(id(value))
         yield name, value
-        if depth == DEEPEST:
-            continue
-        if isinstance(value, list | tuple | dict):
-            parts = value.values() if isinstance(value, dict) else value
-            yield from _members({f"{name}[{index}]": part for index, part in enumerate(parts)}, depth + 1, seen)
-        elif (isinstance(value, FunctionType) and not _of_library(value)) or isinstance(value, MethodType | partial):
-            yield from _of_callable(value, depth + 1, seen)
-        elif not hasattr(value, "state_dict") and not _of_library(type(value)):
-            yield from _members(getattr(value, "__dict__", {}), depth + 1, seen)
+        if depth < DEEPEST:
+            yield from _inside(name, value, depth + 1, seen)
+
+
+def _inside(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, object]]:
+    if isinstance(value, list | tuple | dict):
+        parts = value.values() if isinstance(value, dict) else value
+        yield from _members({f"{name}[{index}]": part for index, part in enumerate(parts)}, depth, seen)
+    elif (isinstance(value, FunctionType) and not _of_library(value)) or isinstance(value, MethodType | partial):
+        yield from _of_callable(value, depth, seen)
+    elif not hasattr(value, "state_dict") and not _of_library(type(value)):
+        yield from _members(getattr(value, "__dict__", {}), depth, seen)
 
 
 def _of_library(item: FunctionType | type) -> bool:

@@ -14,7 +14,7 @@ again, and their errors are weighted at the model's outputs: so any loss that is
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
@@ -217,12 +217,10 @@ class SplitBatch(Batch):
         both = [predicted[site] for site in sites], [rest[site] for site in sites]
         corrections = self._source.corrections(sites, *both, share)
         allowed = setup.guard.allowed(sites, norms(corrections), setup.norms)
-        self._updates.append(partial(setup.refusals.note, sites, allowed))
-        self.refused = tuple(site.name for site, may in zip(sites, allowed, strict=True) if not may)
-        for site, correction, may in zip(sites, corrections, allowed, strict=True):
-            gradient = site.weight.grad
-            if may and gradient is not None:
-                gradient.add_(sharded_like(correction, site.weight) if site.is_sharded else correction)
+        self._note_rejected(sites, allowed)
+        for site, correction in compress(zip(sites, corrections, strict=True), allowed):
+            assert site.weight.grad is not None
+            site.weight.grad.add_(sharded_like(correction, site.weight))
 
     def _joined_tensor(self, first: Tensor, last: Tensor) -> Tensor:
         if (first.dim() and len(first), last.dim() and len(last)) != self._sizes:

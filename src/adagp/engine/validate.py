@@ -69,7 +69,7 @@ def model_outputs(trial: TrialForward, output: OutputSelector) -> list[Size]:
 
 def find_problems(source: Source, trial: TrialForward, output: OutputSelector, excluded: Sequence[str]) -> Findings:
     """Return what `source` cannot train, with another output or without some layers where that helps."""
-    name, outputs = None, []
+    outputs: Sequence[Size] = []
     try:
         outputs = model_outputs(trial, output)
         failing = _failing(source, trial.calls, outputs)
@@ -78,12 +78,12 @@ def find_problems(source: Source, trial: TrialForward, output: OutputSelector, e
     if not failing:
         return Findings()
     problems = tuple(dict.fromkeys(failing.values()))
+    fixes: dict[str, Any] = {}
     if source.needs_error and output is None and len(outputs) < 2:  # one of several is not all that the loss depends on
         last = trial.calls[-1]
         with_last = _failing(source, trial.calls, [last.output])
         if len(with_last) < len(failing):
-            failing, name = with_last, last.site.name
-    fixes: dict[str, Any] = {} if name is None else {"output": name}
+            failing, fixes["output"] = with_last, last.site.name
     if len(failing) == len({call.site for call in trial.calls}):
         return Findings(problems)  # nothing would be left
     if failing:
