@@ -18,7 +18,7 @@ from math import ceil
 from adagp.core.plan import BACKPROP_ALL
 from adagp.errors import ModelError, OptionError
 from adagp.hw.accelerator import Accelerator
-from adagp.hw.stages import Stage, duties, source_work, stages
+from adagp.hw.stages import Duty, Stage, duties, source_work, stages
 from adagp.hw.workload import Elementwise, Saved, Workload, attention_pairs
 
 RECOMPUTATIONS = ("none", "block", "selective")
@@ -271,27 +271,33 @@ def _units(
         inside = block in blocks
         own[number_of[block] if inside else unit_of[workload.stage_of[tensor.layer]]].append(tensor)
     passes = duties(chain, BACKPROP_ALL, accelerator, False)
+    return tuple(
+        _unit(key if key in blocks else None, [passes[index] for index in members], kept, accelerator, samples)
+        for (key, members), kept in zip(groups, own, strict=True)
+    )
+
+
+def _unit(
+    block: str | None, passes: Sequence[Duty], kept: Sequence[Saved], accelerator: Accelerator, samples: int
+) -> Unit:
+    """Return a block, or a layer that belongs to none, with the passes through its layers and the tensors that they keep."""
     bits, gradient_bits = accelerator.width("activations"), accelerator.width("gradients")
-
-    def unit(key: str, members: Sequence[int], kept: Sequence[Saved]) -> Unit:
-        sizes = [tensor.bytes(samples, bits) for tensor in kept]
-        layers = [chain[index].layer for index in members]
-        working = max(
-            samples * (bits * layer.output_words + gradient_bits * (layer.input_words + layer.output_words)) // 8
-            for layer in layers
-        )
-        return Unit(
-            key if key in blocks else layers[0].name,
-            sum(sizes),
-            sizes[0] if sizes else 0,
-            sum(size for size, tensor in zip(sizes, kept, strict=True) if tensor.of_site),
-            working,
-            sum(passes[index].forward.cycles for index in members),
-            sum(passes[index].backward.cycles for index in members),
-            key in blocks,
-        )
-
-    return tuple(unit(key, members, kept) for (key, members), kept in zip(groups, own, strict=True))
+    sizes = [tensor.bytes(samples, bits) for tensor in kept]
+    layers = [own.stage.layer for own in passes]
+    working = max(
+        samples * (bits * layer.output_words + gradient_bits * (layer.input_words + layer.output_words)) // 8
+        for layer in layers
+    )
+    return Unit(
+        layers[0].name if block is None else block,
+        sum(sizes),
+        sizes[0] if sizes else 0,
+        sum(size for size, tensor in zip(sizes, kept, strict=True) if tensor.of_site),
+        working,
+        sum(own.forward.cycles for own in passes),
+        sum(own.backward.cycles for own in passes),
+        block is not None,
+    )
 
 
 def _block_of(name: str) -> str:

@@ -11,7 +11,7 @@ What autograd keeps for the backward pass is a list of its own (`Saved`), tensor
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -497,12 +497,16 @@ def attention_pairs(workload: Workload) -> tuple[tuple[int, int], ...]:
     products = [index for index, layer in enumerate(workload.layers) if not isinstance(layer, Elementwise)]
     pairs: list[tuple[int, int]] = []
     for first, second in pairwise(products):
-        if pairs and pairs[-1][1] == first:
-            continue
-        scores, use = workload.layers[first], workload.layers[second]
-        if isinstance(scores, Attention) and isinstance(use, Attention):
-            matches = (scores.count, scores.rows, scores.columns) == (use.count, use.rows, use.depth)
-            between = [layer for layer in workload.layers[first + 1 : second] if isinstance(layer, Elementwise)]
-            if matches and (not between or any("softmax" in work.operation for work in between)):
-                pairs.append((first, second))
+        is_use = bool(pairs) and pairs[-1][1] == first
+        if not is_use and _is_attention(workload.layers[first : second + 1]):
+            pairs.append((first, second))
     return tuple(pairs)
+
+
+def _is_attention(layers: Sequence[Layer]) -> bool:
+    scores, *between, use = layers
+    if not isinstance(scores, Attention) or not isinstance(use, Attention):
+        return False
+    matches = (scores.count, scores.rows, scores.columns) == (use.count, use.rows, use.depth)
+    operations = [work.operation for work in between if isinstance(work, Elementwise)]
+    return matches and (not operations or any("softmax" in operation for operation in operations))

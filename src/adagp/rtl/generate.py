@@ -112,19 +112,16 @@ def generate(blueprint: Blueprint, folder: Path, *, axi: bool = False) -> dict[s
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "chip.v", text.encode())
     bench = None if blueprint.core.groups is not None else product_bench(blueprint)
-    how = (
-        (BENCH if bench is not None else "")
-        + (AXI if axi else "")
-        + (DMA.format(values=dma_words) if dma_words else "")
-    )
+    sections = ((bench is not None, BENCH), (axi, AXI), (bool(dma_words), DMA.format(values=dma_words)))
+    how = "".join(text for present, text in sections if present)
     write_atomically(folder / "README.md", (README.format(design=blueprint.design) + how).encode())
     tiled_bench = dma_bench(blueprint) if dma_words else None
     for name, text_of_bench in (("testbench.v", bench), ("dma_testbench.v", tiled_bench)):
         if text_of_bench is not None:
             write_atomically(folder / name, text_of_bench.encode())
-    around_it: list[Block] = [AxiChip(blueprint)] if axi else [DmaChip(blueprint)] if dma_words else []
-    for block in around_it:
-        around = [own for kind, own in to_rtlil(block).items() if kind not in modules]
-        write_atomically(folder / f"{block.kind}.v", to_verilog("\n".join(around)).encode())
+    if axi or dma_words:
+        around: Block = AxiChip(blueprint) if axi else DmaChip(blueprint)
+        texts = [own for kind, own in to_rtlil(around).items() if kind not in modules]
+        write_atomically(folder / f"{around.kind}.v", to_verilog("\n".join(texts)).encode())
     write_atomically(folder / "manifest.json", (json.dumps(about, indent=2) + "\n").encode())
     return about

@@ -166,17 +166,19 @@ def waiting_backward(parts: Sequence[Bucket], gather: Time, scatter: Time, *, ov
 
     The next weights are asked for as soon as the pass begins with those before them, ahead of the gradients that it brings.
     """
-    if not overlap:
-        return sum(gather(part.amount) + scatter(part.amount) for part in parts if part.amount)
-    link = done = 0.0
-    arrived = [0.0] * len(parts)
-    for index, part in enumerate(parts):
-        if index == 0:
-            link = arrived[0] = gather(part.amount) if part.amount else 0.0
-        done = max(done, arrived[index])
-        if index + 1 < len(parts):
-            upcoming = parts[index + 1].amount
-            link = arrived[index + 1] = max(link, done) + (gather(upcoming) if upcoming else 0.0)
+    gather, scatter = _unless_empty(gather), _unless_empty(scatter)
+    amounts = [part.amount for part in parts]
+    if not (parts and overlap):
+        return sum(gather(amount) + scatter(amount) for amount in amounts)
+    done = 0.0
+    link = arrived = gather(amounts[0])
+    for part, upcoming in zip(parts, [*amounts[1:], 0.0], strict=True):
+        done = max(done, arrived)
+        link = arrived = max(link, done) + gather(upcoming)
         done += part.work
-        link = max(link, done) + scatter(part.amount) if part.amount else link
+        link = max(link, done) + scatter(part.amount)
     return max(done, link) - sum(part.work for part in parts)
+
+
+def _unless_empty(time: Time) -> Time:
+    return lambda amount: time(amount) if amount else 0.0
