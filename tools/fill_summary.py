@@ -1,23 +1,21 @@
 """Write the table "Does it work?" from the finished comparisons: `python -m tools.fill_summary`.
 
-A comparison is a folder of docs/measured with the report.json that `adagp compare` wrote. docs/results.md gets every regime of
-each, a row for each method. README gets one row for each comparison, at equal cost. It leaves out comparisons on a single
-device in which backprop had one batch size only: it could have had a better one. Both tables are between two marks.
+A comparison is a folder of docs/measured with the report.json that `adagp compare` wrote. docs/results.md gets a row for each
+comparison of `METHODS` and each way to count cost. README gets one row for each comparison, at equal cost. It leaves out
+comparisons on a single device in which backprop had one batch size only: it could have had a better one. Both tables are
+between two marks.
 """
 
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 MEASURED = Path("docs/measured")
 BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
-HEAD = (
-    "| network (CIFAR-10) | batch size | method | at equal | against backprop (95% interval) | verdict |\n"
-    "|---|---|---|---|---|---|"
-)
+METHODS = ("bp", "feedback@1:1", "skip@1:1", "adagp@1:1")
 EQUAL = {
     "seconds": "CPU seconds",
     "accelerator": "cycles of an accelerator (modelled)",
@@ -37,9 +35,11 @@ def main() -> None:
 def pages(root: Path = Path()) -> dict[Path, str]:
     """Return README and the page of results with their tables filled in."""
     documents = [json.loads(path.read_text("utf-8")) for path in sorted((root / MEASURED).glob("*/report.json"))]
+    compared = [one for one in documents if len({*METHODS}.intersection(one["methods"])) > 1]
+    compared.sort(key=is_fair, reverse=True)
     tables = {
-        root / "README.md": overview([one for one in documents if is_fair(one)]),
-        root / "docs" / "results.md": [HEAD, *(row for one in documents for row in rows(one))],
+        root / "README.md": table((one, _regimes(one)[0]) for one in compared if is_fair(one)),
+        root / "docs" / "results.md": table((one, regime) for one in compared for regime in _regimes(one)),
     }
     return {page: filled(page.read_text("utf-8"), "\n".join(table)) for page, table in tables.items()}
 
@@ -54,29 +54,16 @@ def is_fair(document: dict[str, Any]) -> bool:
     return len(document.get("backprop_batch_sizes", ())) > 1 or "cluster" in document["regimes"]
 
 
-def overview(documents: list[dict[str, Any]]) -> list[str]:
-    """Return a table with a row for each comparison: every method in the first regime of `EQUAL`."""
-    methods = list(dict.fromkeys(name for one in documents for name in one["regimes"][_regimes(one)[0]]["methods"]))
-    head = ("network (CIFAR-10)", "at equal", "seeds", *(f"`{name}`" for name in methods), "verdict")
+def table(regimes: Iterable[tuple[dict[str, Any], str]]) -> list[str]:
+    """Return a table with a row for each regime of a comparison, and a column for each of `METHODS`."""
+    head = ("network (CIFAR-10)", "at equal", "seeds", *(f"`{name}`" for name in METHODS), "verdict")
     lines = [_line(*head), "|" + "---|" * len(head)]
-    for document in documents:
-        regime = _regimes(document)[0]
-        found = document["regimes"][regime]["methods"]
-        cells = [_result(document, name, found[name]) if name in found else "" for name in methods]
-        seeds = max(row["runs"] for row in found.values())
-        lines.append(_line(network(document), EQUAL[regime], str(seeds), *cells, _verdicts(found)))
-    return lines
-
-
-def rows(document: dict[str, Any]) -> Iterator[str]:
-    """Yield a row for each regime and each method other than backprop."""
-    for regime in _regimes(document):
+    for document, regime in regimes:
         methods = document["regimes"][regime]["methods"]
-        plain = next(row for row in methods.values() if row["method"] == "bp")
-        for name, row in methods.items():
-            if row is not plain:
-                cells = (network(document), _batch_sizes(document, name), f"`{name}`", EQUAL[regime])
-                yield _line(*cells, _against(row, plain), _verdict(row))
+        cells = [_result(document, name, methods[name]) if name in methods else "" for name in METHODS]
+        seeds = max(row["runs"] for row in methods.values())
+        lines.append(_line(network(document), EQUAL[regime], str(seeds), *cells, _verdicts(methods)))
+    return lines
 
 
 def _line(*cells: str) -> str:
@@ -89,7 +76,7 @@ def _regimes(document: dict[str, Any]) -> list[str]:
 
 def _result(document: dict[str, Any], name: str, row: dict[str, Any]) -> str:
     """Return the accuracy at the method's batch size, and the points ahead of backprop."""
-    accuracy = f"{row['accuracy_mean']:.1%}, batch {document['batch_sizes'][name]:,}"
+    accuracy = f"{row['accuracy_mean']:.1%}, batch {_batch_size(document, name):,}"
     return accuracy if row["method"] == "bp" else f"{accuracy}: {_points(row)}"
 
 
@@ -97,7 +84,7 @@ def _verdicts(methods: dict[str, dict[str, Any]]) -> str:
     """Return which methods are ahead of backprop, level with it, or behind."""
     verdicts = {name: _verdict(row) for name, row in methods.items() if row["method"] != "bp"}
     if len(set(verdicts.values())) == 1:
-        return f"all {next(iter(verdicts.values()))}"
+        return ("all " if len(verdicts) > 1 else "") + next(iter(verdicts.values()))
     kinds = {kind: [name.split("@")[0] for name, own in verdicts.items() if own == kind] for kind in verdicts.values()}
     return "; ".join(f"{' and '.join(names)} {kind}" for kind, names in kinds.items())
 
@@ -108,13 +95,9 @@ def network(document: dict[str, Any]) -> str:
     return str(document["model"]) + ("" if float(width) == 1 else f", width {width}")
 
 
-def _batch_sizes(document: dict[str, Any], name: str) -> str:
-    """Return the method's batch size, and backprop's if it has another."""
-    sizes = document.get("batch_sizes")
-    if sizes is None:  # a report of an earlier version
-        return _option(document, "--batch-size")
-    own, plain = sizes[name], sizes[document["reference"]]
-    return f"{own:,}" if own == plain else f"{own:,} (`bp` {plain:,})"
+def _batch_size(document: dict[str, Any], name: str) -> int:
+    sizes: dict[str, int] | None = document.get("batch_sizes")
+    return int(_option(document, "--batch-size")) if sizes is None else sizes[name]  # None: of an earlier version
 
 
 def _option(document: dict[str, Any], flag: str, default: str = "?") -> str:
@@ -122,14 +105,9 @@ def _option(document: dict[str, Any], flag: str, default: str = "?") -> str:
     return words[words.index(flag) + 1] if flag in words else default
 
 
-def _against(row: dict[str, Any], plain: dict[str, Any]) -> str:
-    values = f"{row['accuracy_mean']:.1%} against {plain['accuracy_mean']:.1%}"
-    return f"{values}: {_points(row, ' points')}, {row['runs']} seeds"
-
-
-def _points(row: dict[str, Any], unit: str = "") -> str:
+def _points(row: dict[str, Any]) -> str:
     ends = f" ({100 * row['ahead_low']:+.1f} to {100 * row['ahead_high']:+.1f})" if row["ahead_low"] is not None else ""
-    return f"{100 * row['ahead_mean']:+.1f}{unit}{ends}"
+    return f"{100 * row['ahead_mean']:+.1f}{ends}"
 
 
 def _verdict(row: dict[str, Any]) -> str:
