@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from adagp.core.options import option, switch
 
 if TYPE_CHECKING:
     from adagp.cli.terminal import Terminal
+    from adagp.program.reproduce.experiment import Experiment
     from adagp.program.reproduce.study import Estimate, Study
 
 MOST_JOBS = 8
@@ -73,7 +75,7 @@ def reproduce(
     from adagp.cli.progress import STOPPED, StopFlag
     from adagp.cli.terminal import Terminal
     from adagp.program.jobs import Stopped
-    from adagp.program.reproduce.study import Study, without_data
+    from adagp.program.reproduce.study import Study
 
     if device != "cpu":
         from adagp.program.train.session import check_device
@@ -83,11 +85,7 @@ def reproduce(
         os.nice(LOW_PRIORITY)
     folder, console = out or Path("runs") / f"reproduce-{budget}", Terminal(stderr=True)
     if ALL in names and not report:
-        missing = without_data(experiments, budget, data_dir)
-        experiments = [experiment for experiment in experiments if experiment.name not in missing]
-        if missing:
-            text = ", ".join(f"{name} ({dataset})" for name, dataset in missing.items())
-            console.say(f"Left out, since their data sets are not on disk: {text}.")
+        experiments = _with_data(experiments, budget, data_dir, console)
     try:
         with StopFlag() as stop:
             workspace = Workspace(folder, data_dir, device, stop)
@@ -168,6 +166,19 @@ def _report(study: "Study", folder: Path) -> None:
         table.add_row(experiment.name, f"{words} (partial: {missing})" if missing else words)
     console.print(table)
     console.print(f"All numbers: {escaped(folder / 'verdicts.md')}", highlight=False, soft_wrap=True)
+
+
+def _with_data(
+    experiments: Sequence["Experiment"], budget: str, data_dir: Path | None, console: "Terminal"
+) -> list["Experiment"]:
+    """Return the experiments whose data sets are on disk; name the others."""
+    from adagp.program.reproduce.study import without_data
+
+    missing = without_data(experiments, budget, data_dir)
+    if missing:
+        text = ", ".join(f"{name} ({dataset})" for name, dataset in missing.items())
+        console.say(f"Left out, since their data sets are not on disk: {text}.")
+    return [experiment for experiment in experiments if experiment.name not in missing]
 
 
 def _list() -> None:

@@ -33,7 +33,7 @@ from adagp.hw.export import EXPORTERS, check_export, export_workload
 from adagp.hw.report import DESIGN_COLUMNS, design_heading, design_notes, design_row, layer_rows, simulation_report
 from adagp.hw.rtl_results import with_rtl
 from adagp.hw.settings import PANEL, SETTINGS, with_settings
-from adagp.hw.simulate import DESIGNS, parse_designs
+from adagp.hw.simulate import DESIGNS, Simulation, parse_designs
 from adagp.hw.systems import SYSTEMS, EpochRecord, LayerRecord, SystemOptions, SystemOutcome, run_on_system
 from adagp.program.figures.accelerator import plot_simulation
 from adagp.program.run.folder import flat_csv, to_json
@@ -289,12 +289,7 @@ def simulate(
         model_memory(origin.workload(), accelerator, run, source, step, plot=plot, as_json=as_json)
         return
     simulation = run_simulation(origin.workload(), accelerator, run, designs)
-    if save_workload is not None:
-        simulation.workload.save(save_workload)
-    if plot is not None:
-        plot_simulation(simulation, plot)
-    if layers_csv is not None:
-        publish(layers_csv, flat_csv(layer_rows(simulation)).encode())
+    _write_files(simulation, plot=plot, layers_csv=layers_csv, save_workload=save_workload)
     if export is not None and out is not None:
         files = export_workload(export, simulation.workload, accelerator, run.batch, out)
         typer.echo(f"exported {len(files)} files for {export} to {out}", err=True)
@@ -303,6 +298,17 @@ def simulate(
         typer.echo(json.dumps(report, indent=2))
     else:
         print_tables(report)
+
+
+def _write_files(
+    simulation: Simulation, *, plot: Path | None, layers_csv: Path | None, save_workload: Path | None
+) -> None:
+    if save_workload is not None:
+        simulation.workload.save(save_workload)
+    if plot is not None:
+        plot_simulation(simulation, plot)
+    if layers_csv is not None:
+        publish(layers_csv, flat_csv(layer_rows(simulation)).encode())
 
 
 def print_tables(report: dict[str, Any]) -> None:
