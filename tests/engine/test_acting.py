@@ -65,9 +65,9 @@ def test_a_discarded_gp_batch_does_not_count_rejections() -> None:
     one_batch(trainer, lambda: loss_of(model))
     with trainer.batch() as batch:
         batch.backward(loss_of(model))
-        assert batch.refused
+        assert batch.rejected
         batch.abandon()
-    assert trainer.refusals.total == (0, 0)
+    assert trainer.rejections.total == (0, 0)
 
 
 class Unlearned(adagp.Source):

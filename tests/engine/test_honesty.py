@@ -79,13 +79,13 @@ def test_the_guard_holds_one_site_and_lets_the_others_move() -> None:
         model(draw())
         batch.backward()
         batch.step()
-    assert batch.refused == ("first",)
+    assert batch.rejected == ("first",)
     assert not batch.guarded
-    assert trainer.refusals.total == (2, 4)
-    again = copy.deepcopy(trainer.refusals)
-    again.load_state_dict(trainer.refusals.state_dict())
-    assert trainer.refusals.read() == {"first": 1.0, "last": 0.0}
-    assert trainer.refusals.read() == {}
+    assert trainer.rejections.total == (2, 4)
+    again = copy.deepcopy(trainer.rejections)
+    again.load_state_dict(trainer.rejections.state_dict())
+    assert trainer.rejections.read() == {"first": 1.0, "last": 0.0}
+    assert trainer.rejections.read() == {}
     assert again.read() == {"first": 1.0, "last": 0.0}
 
 
@@ -348,3 +348,13 @@ def test_layers_of_timm_and_transformers_are_known() -> None:
     for _ in range(5):
         trainer.step(draw(), LABELS, F.cross_entropy)
     assert [site.name for site in trainer.survey.sites] == ["0", "2"]
+
+
+def test_the_former_names_of_rejections_warn() -> None:
+    trainer = attached(Net(), "feedback")
+    with pytest.warns(DeprecationWarning, match="^Trainer.refusals is deprecated: use Trainer.rejections.$"):
+        assert trainer.refusals is trainer.rejections
+    batch = trainer.begin()
+    with pytest.warns(DeprecationWarning, match="^Batch.refused is deprecated: use Batch.rejected.$"):
+        assert batch.refused == ()
+    batch.abandon()

@@ -117,7 +117,7 @@ def test_a_loss_that_is_not_finite_and_a_refusal_end_a_phase_at_once() -> None:
     assert run.go(12) == "b" * 12
     assert run.schedule.log[:2] == [
         "epoch 1, batch 1: accuracy drop: the predictor overfits; the loss is not finite. Backprop for 6 batches.",
-        "epoch 1, batch 8: accuracy drop: the predictor underfits; the guard refused a prediction. "
+        "epoch 1, batch 8: accuracy drop: the predictor underfits; the guard rejected a prediction. "
         "Backprop for 12 batches.",
     ]
     run = Run(Adaptive())

@@ -1,5 +1,6 @@
 """One batch in progress. `adagp.engine.trainer` describes the whole sequence that it is part of."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class Batch:
     """One batch in progress: look at its `phase`, run the forward pass, call `backward`, then `step`.
 
     If it is `skipped`, do nothing: such a batch is not trained on. Where other code steps the optimizer, call `finish` in place
-    of `step`. `abandon` discards a batch. `refused` names the sites whose gradient the guard rejected: they are frozen;
+    of `step`. `abandon` discards a batch. `rejected` names the sites whose gradient the guard rejected: they are frozen;
     `guarded` is True if it rejected all. A process that has part of the model gives its own `sites`, and may call the two
     halves of `backward` separately: `differentiate` and `complete`.
     """
@@ -54,7 +55,7 @@ class Batch:
         self.plan = plan
         self.phase = plan.phase
         self.guarded = False
-        self.refused: tuple[str, ...] = ()
+        self.rejected: tuple[str, ...] = ()
         self.loss: Tensor | None = None
         self.abandoned = False
         self.on_end: Callable[[], None] = lambda: None
@@ -72,6 +73,12 @@ class Batch:
         self.context = self._context(step, targets)
         self._errors = self._output_errors()
         self.frozen = FrozenParameters(self._work.frozen_parameters())
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The former name of `rejected`."""
+        warnings.warn("Batch.refused is deprecated: use Batch.rejected.", DeprecationWarning, stacklevel=2)
+        return self.rejected
 
     @property
     def needs_backward(self) -> bool:
@@ -401,8 +408,8 @@ class Batch:
             assign_gradient(site.weight, sharded_like(gradient, site.weight))
 
     def _note_rejected(self, sites: Sequence[Site], allowed: Sequence[bool]) -> None:
-        self._updates.append(partial(self._setup.refusals.note, sites, allowed))
-        self.refused = tuple(site.name for site, may in zip(sites, allowed, strict=True) if not may)
+        self._updates.append(partial(self._setup.rejections.note, sites, allowed))
+        self.rejected = tuple(site.name for site, may in zip(sites, allowed, strict=True) if not may)
 
     def _produce(self, source: Source, sites: Sequence[Site]) -> tuple[list[tuple[Site, Tensor]], Tensor]:
         setup = self._setup

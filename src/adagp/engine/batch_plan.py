@@ -38,7 +38,7 @@ class TrainingSetup:
     sources: Mapping[str, Source]
     hooks: ModelHooks
     guard: Guard
-    refusals: RejectionCounts
+    rejections: RejectionCounts
     coverage: BackpropCoverage
     acting: ActingSources
     graph: LossGraphCheck

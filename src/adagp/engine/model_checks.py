@@ -249,7 +249,7 @@ class Rehearsal:
 
     never_called: tuple[str, ...]
     without_gradient: tuple[str, ...]
-    refused: tuple[str, ...]
+    rejected: tuple[str, ...]
     moved: tuple[str, ...]
     moved_wrongly: tuple[str, ...]
     bp_kept: int
@@ -260,7 +260,7 @@ class Rehearsal:
     @property
     def clean(self) -> bool:
         """Whether every site is called, gets gradients and is updated, and nothing else is."""
-        return not (self.never_called or self.without_gradient or self.refused or self.moved_wrongly)
+        return not (self.never_called or self.without_gradient or self.rejected or self.moved_wrongly)
 
     def __str__(self) -> str:
         lines = [
@@ -270,7 +270,7 @@ class Rehearsal:
         for names, words in (
             (self.never_called, "never called, so frozen in GP batches"),
             (self.without_gradient, "without a gradient in the BP batch, so frozen in GP batches"),
-            (self.refused, "rejected by the guard, which is usual before the source has learned"),
+            (self.rejected, "rejected by the guard, which is usual before the source has learned"),
             (self.moved_wrongly, "moved in the GP batch, which they should not"),
         ):
             if names:

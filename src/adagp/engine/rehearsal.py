@@ -333,7 +333,7 @@ def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
     return Rehearsal(
         never_called=tuple(site.name for site in sites if site.name not in bp.called | gp.called),
         without_gradient=tuple(site.name for site in sites if site.name not in reached),
-        refused=gp.refused,
+        rejected=gp.rejected,
         moved=tuple(name for name in moved if id(named[name]) in may),
         moved_wrongly=tuple(name for name in moved if id(named[name]) not in may),
         bp_kept=bp_kept,
@@ -345,7 +345,7 @@ def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
 
 def _movable(trainer: Trainer, gp: Batch, reached: set[str]) -> set[int]:
     """Return the ids of the parameters that the GP batch may move; backprop reached the sites of the names `reached`."""
-    movable = [site.weight for site in trainer.survey.sites if site.name in reached and site.name not in gp.refused]
+    movable = [site.weight for site in trainer.survey.sites if site.name in reached and site.name not in gp.rejected]
     if gp.needs_backward:
         movable += [other.parameter for other in trainer.survey.rest if not gp.plan.freezes(other.name)]
         if not gp.plan.hold_rest:

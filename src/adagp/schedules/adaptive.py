@@ -95,7 +95,7 @@ class Adaptive(Schedule):
         if report.phase is Phase.GP:
             memory.left_predicted -= 1
             if report.guarded:
-                self._pause(report, UNDERFIT, "the guard refused a prediction")
+                self._pause(report, UNDERFIT, "the guard rejected a prediction")
             elif report.loss is not None and not isfinite(report.loss):
                 self._pause(report, OVERFIT, "the loss is not finite")
             elif memory.left_predicted <= 0:

@@ -397,7 +397,7 @@ class TrainConfig(RunSettings):
         return shlex.join(words)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], origin: str, *, foreign: str = "refuse") -> "TrainConfig":
+    def from_dict(cls, values: Mapping[str, Any], origin: str, *, foreign: str = "reject") -> "TrainConfig":
         """Return the configuration with `values`; unknown names and wrong types are rejected, naming `origin`.
 
         An option of another method, model or hook is rejected, or with `foreign="drop"` left out: it means nothing here.
@@ -410,7 +410,7 @@ class TrainConfig(RunSettings):
         own: dict[str, Any] = {}
         for name in [name for name in options if name not in CONFIG_OPTIONS]:
             value = options.pop(name)
-            if name not in applicable and foreign == "refuse":
+            if name not in applicable and foreign == "reject":
                 raise _foreign_option(name, method.name, model)
             if name in applicable and value is not None:  # None: its default
                 own[name] = value

@@ -444,8 +444,8 @@ class Loop:
 
     def _rejected(self) -> dict[str, float]:
         """Return the share of the produced gradients that the guard rejected in this epoch, if it rejected any."""
-        rejected, produced = self.trainer.refusals.total
-        self.trainer.refusals.read()
+        rejected, produced = self.trainer.rejections.total
+        self.trainer.rejections.read()
         return {"rejected_share": rejected / produced} if rejected else {}
 
     @property
