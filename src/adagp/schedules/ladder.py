@@ -53,7 +53,7 @@ PAPER_RUNGS = (Rung(4, 1, 4), Rung(3, 1, 4), Rung(2, 1, 4), Rung(1, 1))
 class Ladder(Schedule):
     """Rungs of `k:m` batches, each for some epochs, the last one to the end.
 
-    The default is the paper's after its warm-up of 10 epochs: 4:1, 3:1 and 2:1 for four epochs each, then 1:1. The count
+    The default is ADA-GP's after its warm-up of 10 epochs: 4:1, 3:1 and 2:1 for four epochs each, then 1:1. The count
     restarts in each epoch, so an epoch always begins with Phase GP.
     """
 
@@ -70,7 +70,7 @@ class Ladder(Schedule):
 
     @classmethod
     def scaled(cls, epochs: int, source: str = "predicted") -> "Ladder":
-        """Return the paper's ladder shrunk to a run of `epochs`, each rung its share of the paper's 90, one epoch at least."""
+        """Return ADA-GP's ladder shrunk to a run of `epochs`, each rung its share of the published 90, one epoch at least."""
         factor = epochs / LONG_RUN
         rungs = tuple(
             rung if rung.epochs is None else Rung(rung.predicted, rung.true, max(1, round(rung.epochs * factor)))
@@ -275,5 +275,5 @@ class WarmUp(Schedule):
 
 
 def scaled_warmup(epochs: int) -> int:
-    """Return the paper's share of warm-up epochs in a run of `epochs`: a ninth, one at least."""
+    """Return ADA-GP's share of warm-up epochs in a run of `epochs`: a ninth, one at least."""
     return max(1, round(epochs * PAPER_WARMUP / LONG_RUN))

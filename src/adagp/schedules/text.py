@@ -1,7 +1,7 @@
 r"""Schedules in a small text form, the same on the command line, in config files and in run folders.
 
-ladder                     the paper's ladder shrunk to the length of the run
-paper                      the paper's ladder as printed: 4:1x4,3:1x4,2:1x4,1:1
+ladder                     ADA-GP's ladder shrunk to the length of the run
+paper                      ADA-GP's ladder as printed: 4:1x4,3:1x4,2:1x4,1:1
 3:1                        three GP batches, one BP batch, to the end
 4:1x4,2:1x8,1:1            rungs: 4:1 for four epochs, 2:1 for eight, then 1:1
 epochs:3:1                 three whole epochs of GP, one of BP
@@ -70,7 +70,7 @@ def schedule_forms() -> str:
 def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: str = "predicted") -> Schedule:
     """Return the schedule that `text` describes for a run of `epochs`, with its warm-up around it.
 
-    `warmup` is in epochs; None means the form's own: the paper's share (a ninth) of the run, the paper's 10 for `paper`, and
+    `warmup` is in epochs; None means the form's own: ADA-GP's share (a ninth) of the run, its 10 for `paper`, and
     none for schedules by patterns. A warm-up as long as the run is an error: nothing would be predicted. A schedule
     without sources has no warm-up.
     """
