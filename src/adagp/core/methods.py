@@ -93,13 +93,15 @@ class BatchVariation(Protocol):
 class BatchSplit:
     """The variant of a batch that a source splits: a `share` of its samples is trained by backprop and predicted, the rest is
     predicted only. The source `predictor` predicts, and learns from the share; `variant` is its own. If it `selects` the
-    share by the errors of all samples, the whole batch is predicted first.
+    share by the errors of all samples, the whole batch is predicted first. Without `predicts` the predictions have no effect on
+    the gradient: the rest of the batch runs forward only, and nothing is learned.
     """
 
     share: float
     predictor: str
     variant: Hashable = None
     selects: bool = False
+    predicts: bool = True
 
 
 class _SameWork:

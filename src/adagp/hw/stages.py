@@ -390,7 +390,7 @@ def duties(
     if split is not None and plan.default != BACKPROP:
         return _split_duties(stages, split, accelerator)
     if split is not None:
-        learner, variant = split.predictor, split.variant
+        learner, variant, predictor_learns = split.predictor, split.variant, predictor_learns and split.predicts
     if source_work(plan.default).skips and not plan.by_site:
         return [Duty(stage, NOTHING) for stage in stages]
     stop = lowest_true_site(stages, plan)
@@ -413,11 +413,11 @@ def _split_duties(stages: Sequence[Stage], split: BatchSplit, accelerator: Accel
     """Return what each stage does in a batch of which a share is trained by backprop, and all is predicted.
 
     The weights are updated once, with the part by backprop. That one is predicted after its true gradients are there, so
-    without another forward pass.
+    without another forward pass. If predictions have no effect, the rest runs forward only.
     """
     size = stages[0].batch
     true = max(1, min(size, round(split.share * size)))
-    learning = True, split.predictor, split.variant
+    learning = split.predicts, split.predictor, split.variant
     backprop = duties([_resized(stage, accelerator, true) for stage in stages], BACKPROP_ALL, accelerator, *learning)
     if true == size:
         return backprop
@@ -426,7 +426,10 @@ def _split_duties(stages: Sequence[Stage], split: BatchSplit, accelerator: Accel
     for samples, again in ((size if split.selects else size - true, False), (true, True)):
         few = [_without_update(_resized(stage, accelerator, samples)) for stage in stages]
         predicted = duties(few, plan, accelerator, False, variant=split.variant)
-        parts.append([replace(duty, forward=NOTHING) if again else duty for duty in predicted])
+        if split.predicts:
+            parts.append([replace(duty, forward=NOTHING) if again else duty for duty in predicted])
+        elif not again:
+            parts.append([Duty(duty.stage, duty.forward) for duty in predicted])
     return [_summed(duty_parts) for duty_parts in zip(*parts, strict=True)]
 
 

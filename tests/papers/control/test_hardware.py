@@ -68,6 +68,29 @@ def test_selection_by_error_predicts_the_whole_batch_first() -> None:
     assert batch_variation("control", config.method_options).at(0) == BatchSplit(0.5, "feedback", WORK, True)
 
 
+@pytest.mark.parametrize(("selects", "rest"), [(False, 30), (True, 40)])
+def test_predictions_that_have_no_effect_cost_nothing(selects: bool, rest: int) -> None:
+    """Ten samples by backprop, from which nothing is learned; the others, or all that are selected from, run forward."""
+    many, few, others = (stages(Workload("w", LAYERS), ACCELERATOR, samples) for samples in (40, 10, rest))
+    variant = BatchSplit(0.25, "feedback", WORK, selects, predicts=False)
+    split = duties(many, PLAN, ACCELERATOR, True, "control", variant)
+    true = duties(few, BACKPROP_ALL, ACCELERATOR, False)
+    for whole, one, other in zip(split, true, others, strict=True):
+        assert whole.forward == one.forward + other.forward + other.elementwise_forward
+        assert whole.backward == one.backward
+        assert not whole.learns
+        assert not whole.predicts
+        assert whole.predictions is None
+    plain = duties(many, BACKPROP_ALL, ACCELERATOR, True, "control", variant)
+    assert plain == duties(many, BACKPROP_ALL, ACCELERATOR, False)
+
+
+def test_a_coefficient_of_0_needs_no_predictions_but_to_choose_the_share() -> None:
+    options = TrainConfig.from_dict({"method": "control", "coefficient": 0, "select": "error"}, "test").method_options
+    assert batch_variation("control", options).at(0) == BatchSplit(0.5, "feedback", WORK, True, predicts=False)
+    assert control_split(options | {"true_share": "auto", "select": "random"}).predicts
+
+
 def test_the_accelerators_own_predictor_predicts_for_both_parts() -> None:
     many = stages(Workload("w", LAYERS), ACCELERATOR, 40)
     stage = duties(many, PLAN, ACCELERATOR, True, "control", BatchSplit(0.5, "predicted"))[1]

@@ -19,6 +19,7 @@ class ControlledBatches:
     predictor: str
     variation: BatchVariation
     selects: bool = False
+    predicts: bool = True
 
     @property
     def cycle(self) -> int:
@@ -32,7 +33,7 @@ class ControlledBatches:
 
     def at(self, number: int) -> BatchSplit:
         """Return the variant of a batch by backprop alone, counted from 0."""
-        return BatchSplit(self.share, self.predictor, self.variation.at(number), self.selects)
+        return BatchSplit(self.share, self.predictor, self.variation.at(number), self.selects, self.predicts)
 
 
 def control_split(options: Mapping[str, Any]) -> ControlledBatches:
@@ -41,4 +42,6 @@ def control_split(options: Mapping[str, Any]) -> ControlledBatches:
     share = read_share(options["true_share"])
     variation = batch_variation(method.name, method.defaults | own)
     selects = options["select"] == ERROR
-    return ControlledBatches(AUTO_SHARE if share is None else share, method.source, variation, selects)
+    # Predictions times 0 are not needed, unless the share is chosen by how good they are.
+    predicts = options["coefficient"] != 0 or share is None
+    return ControlledBatches(AUTO_SHARE if share is None else share, method.source, variation, selects, predicts)
