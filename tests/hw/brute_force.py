@@ -69,7 +69,7 @@ def _fold_accumulating(down: Matrix, across: Matrix, array: Array) -> tuple[Matr
     """Run the folds of a product whose result stays, one after the other."""
     result = np.zeros((down.shape[1], across.shape[1]), dtype=np.int64)
     cycles = 0
-    for rows, columns in _tiles(result, array):
+    for rows, columns in array_tiles(result, array):
         tile, spent = _accumulate(down[:, rows], across[:, columns], array)
         result[rows, columns] = tile[: result[rows, columns].shape[0], : result[rows, columns].shape[1]]
         cycles += spent
@@ -80,8 +80,8 @@ def _fold_staying(kept: Matrix, moving: Matrix, array: Array, sum_down: bool) ->
     """Run the folds of a product with a stationary factor; sums go down the columns, or along the rows."""
     result = np.zeros((moving.shape[0], kept.shape[1] if sum_down else kept.shape[0]), dtype=np.int64)
     cycles = 0
-    for rows, columns in _tiles(kept, array):
-        tile, loading = _load(kept[rows, columns], array)
+    for rows, columns in array_tiles(kept, array):
+        tile, loading = load_tile(kept[rows, columns], array)
         if sum_down:
             part, streaming = _stream(tile, moving[:, rows])
             target = result[:, columns]
@@ -93,7 +93,7 @@ def _fold_staying(kept: Matrix, moving: Matrix, array: Array, sum_down: bool) ->
     return result, cycles
 
 
-def _tiles(matrix: Matrix, array: Array) -> list[tuple[slice, slice]]:
+def array_tiles(matrix: Matrix, array: Array) -> list[tuple[slice, slice]]:
     tops, starts = range(0, matrix.shape[0], array.rows), range(0, matrix.shape[1], array.columns)
     return [(slice(top, top + array.rows), slice(left, left + array.columns)) for top, left in pairs(tops, starts)]
 
@@ -104,7 +104,7 @@ def _padded(matrix: Matrix, rows: int, columns: int) -> Matrix:
     return full
 
 
-def _load(tile: Matrix, array: Array) -> tuple[Matrix, int]:
+def load_tile(tile: Matrix, array: Array) -> tuple[Matrix, int]:
     """Shift `tile` in from the top, a row a cycle."""
     tile = _padded(tile, array.rows, array.columns)
     kept = np.zeros_like(tile)

@@ -156,7 +156,11 @@ def test_values_words_and_every_cycle_are_as_computed(
 ) -> None:
     """Tiles at the edges are smaller than the others; banks hold a part of most of these products."""
     plan = plan_product(blueprint(name), dataflow, operation, shape, memory.interval)
-    assert run(chip_of(name), plan, memory).cycles == Schedule(plan, memory).cycles()
+    schedule = Schedule(plan, memory)
+    assert run(chip_of(name), plan, memory).cycles == schedule.cycles()
+    walk = list(visits(plan.product, plan.tiling))
+    beside = schedule.launching + plan.blueprint.core.stages
+    assert plan.tiled.cycles == sum(schedule.array_cycles(visit) - beside for visit in walk)
 
 
 @pytest.mark.parametrize("name", list(CHIPS))

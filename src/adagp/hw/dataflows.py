@@ -14,7 +14,7 @@ then a product of (rows x columns) by (columns x depth), dW one of (depth x rows
 forward product is.
 
 A product that is cut into tiles (`Product.tile`) runs fold by fold within each: a cut through time costs each fold's filling
-and loading once more.
+and loading once more. That loads a stationary sum, too: the next tile adds to what the tile before has written back.
 
 To add a dataflow, register a function:
 
@@ -136,10 +136,13 @@ class Placement:
     time: str
     sum_is: str
 
-    def overhead(self, array: Array) -> int:
-        """Return the cycles of a fold in addition to its steps: loading a stationary factor, filling and emptying the array."""
-        load = 0 if self.sum_is == "stationary" else array.rows
-        return load + array.rows + array.columns - 2
+    def overhead(self, array: Array, parts: int) -> int:
+        """Return the cycles of a fold in addition to its steps, which are cut into `parts`.
+
+        Each part fills and empties the array, and loads the stationary matrix; a sum is 0 before its first part.
+        """
+        loads = parts - 1 if self.sum_is == "stationary" else parts
+        return loads * array.rows + parts * (array.rows + array.columns - 2)
 
 
 SYSTOLIC = {"ws": ("depth", "columns", "rows"), "os": ("rows", "columns", "depth"), "is": ("depth", "rows", "columns")}
@@ -198,7 +201,7 @@ def systolic(product: Product, array: Array, placement: Placement) -> Cost:
     """
     down, across, stream = (getattr(product, index) for index in (placement.down, placement.across, placement.time))
     folds_down, folds_across, steps, parts = fold_counts(product, array, placement)
-    cycles = folds_down * folds_across * (steps + parts * placement.overhead(array))
+    cycles = folds_down * folds_across * (steps + placement.overhead(array, parts))
 
     stays, falls, passes = matrices(placement)
     bits = {name: getattr(product.bits, name) for name in AXES}

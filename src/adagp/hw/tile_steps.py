@@ -3,8 +3,7 @@
 The accelerator model takes the array's cycles or those of all transfers, whichever are more: any transfer may hide behind any
 work. Memory for two tiles hides less: the first tile comes before any work, the last result leaves after it, and during the
 work on a tile only the result of the tile before leaves and the next tile comes. `double_buffered_cycles` counts that; the DMA
-of `adagp.rtl` does it. It also counts the loading of sums that stay in the PEs where a tile adds to them (R cycles a fold),
-which the accelerator model leaves out.
+of `adagp.rtl` does it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

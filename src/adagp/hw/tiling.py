@@ -285,7 +285,8 @@ def _array_cycles(tilings: Tilings, product: Product, array: Array, dataflow: st
     placement = placement_of(dataflow, product)
     if placement is None:
         return 0
-    steps = _sizes(product)[placement.time] + _time_parts(tilings, product, placement) * placement.overhead(array)
+    parts: Any = _time_parts(tilings, product, placement)
+    steps = _sizes(product)[placement.time] + placement.overhead(array, parts)
     down, across = (placement.down, array.rows), (placement.across, array.columns)
     return tilings.broadcast(_folds(tilings, product, *down) * _folds(tilings, product, *across) * steps)
 

@@ -150,6 +150,14 @@ def test_two_bits_take_a_quarter_of_the_streaming_cycles_of_four(
     assert 4 * streaming[2] == streaming[4]
 
 
+@pytest.mark.parametrize(("operation", "loads"), [(Operation.FORWARD, 3 * 2), (Operation.WEIGHT_GRADIENT, 3 - 1)])
+def test_a_cut_through_time_loads_what_stays_again(operation: Operation, loads: int) -> None:
+    """Weight stationary, 30 steps in 3 parts, on 2 x 3 folds: weights of 2 chunks for each part, sums for all but the first."""
+    product = Product(30, 8, 6, operation=operation, tile=(10, 8, 6))
+    other, folds = chunk_serial_cycles(product, Array(4, 2), "ws", BlockWidths(4, 2, 2))[1], 2 * 3
+    assert other == folds * (loads * 4 + 3 * (4 + 2 - 2))
+
+
 def test_groups_lie_along_the_index_that_is_summed() -> None:
     product, widths = SHAPES[1], BlockWidths(2, 4, 4)
     forward, inputs, weights = (grouped(product.gradient(operation), widths) for operation in Operation)

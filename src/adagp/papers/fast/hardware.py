@@ -7,6 +7,7 @@ systolic array as in `dataflows`:
 
     cycles = folds * (load * chunks of what stays + passes * steps + rows + columns - 2)
 
+for products that are not cut through time; a cut costs each fold all but its steps once more, and loads a stationary sum.
 Operands are stored as exponents and chunks with a sign bit each, so that a group takes `e + g * chunks * 3` bits; sums leave as
 words of the accelerator. Converters overlap with the array and cost no cycles. Groups of a convolution lie along channels, at
 each place of the kernel, those of its weight gradient along samples.
@@ -115,7 +116,7 @@ def chunk_serial_cycles(product: Product, array: Array, dataflow: str, widths: B
         chunks = widths.block_format(tensor).chunks
     loading = (chunks - 1) * array.rows
     streaming = widths.passes(product.operation) * steps
-    return folds * streaming, folds * parts * (placement.overhead(array) + loading)
+    return folds * streaming, folds * (placement.overhead(array, parts) + parts * loading)
 
 
 def chunk_serial_cost(
