@@ -170,6 +170,14 @@ def test_run(program: Program) -> None:
             "--memory-interval and --memory-latency have no effect without --dma.",
         ),
         (
+            ("simulate", "--memory-latency", "1"),
+            "--memory-interval and --memory-latency have no effect without --dma.",
+        ),
+        (
+            ("simulate", "--memory-interval", "1"),
+            "--memory-interval and --memory-latency have no effect without --dma.",
+        ),
+        (
             ("simulate", "--dma", "1", "--vcd", "x.vcd"),
             "--vcd and --mantissa-bits are not for products with --dma.",
         ),

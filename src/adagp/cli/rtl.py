@@ -186,8 +186,12 @@ def simulate(
             low=0,
         ),
     ] = 0,
-    memory_interval: Annotated[int, option("With --dma: external memory takes a beat every N cycles.", low=1)] = 1,
-    memory_latency: Annotated[int, option("With --dma: it answers a read after N cycles.", low=1)] = 1,
+    memory_interval: Annotated[
+        int | None, option("With --dma: external memory takes a beat every N cycles.", unset="1", low=1)
+    ] = None,
+    memory_latency: Annotated[
+        int | None, option("With --dma: it answers a read after N cycles.", unset="1", low=1)
+    ] = None,
     seed: Seed = 0,
     vcd: Annotated[Path | None, option("Write the waveforms to FILE.vcd.", unset="none")] = None,
     as_json: Json = False,
@@ -216,10 +220,10 @@ def simulate(
             raise OptionError("--vcd and --mantissa-bits are not for products with --dma.")
         from adagp.rtl.tiled_products import ExternalMemory, check_tiled_product
 
-        memory = ExternalMemory(memory_interval, memory_latency)
+        memory = ExternalMemory(memory_interval or 1, memory_latency or 1)
         report = check_tiled_product(blueprint, dataflow, operation, (rows, depth, columns), memory, seed)
     else:
-        if (memory_interval, memory_latency) != (1, 1):
+        if memory_interval is not None or memory_latency is not None:
             raise OptionError("--memory-interval and --memory-latency have no effect without --dma.")
         from adagp.rtl.products import check_product
 
