@@ -46,9 +46,9 @@ def test_json_with_stable_fields() -> None:
 def test_only_methods_with_the_predictor_are_warned_of_its_weights(method: str) -> None:
     """VGG13's predictor is larger than the buffer; these methods have none."""
     warned = report("vgg13", "--method", "adagp")["failure_signatures"]
-    assert any("the predictor's weights take" in text for text in warned)
+    assert any("The predictor's weights take" in text for text in warned)
     assert not any(
-        "the predictor's weights" in text for text in report("vgg13", "--method", method)["failure_signatures"]
+        "The predictor's weights" in text for text in report("vgg13", "--method", method)["failure_signatures"]
     )
 
 

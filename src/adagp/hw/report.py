@@ -74,11 +74,7 @@ COST_ONLY = "Cost only, not accuracy: what a method's batches are worth is measu
 def design_notes(report: dict[str, Any]) -> list[str]:
     """Return the notes below the table of designs."""
     ratio = f"Backward takes {report['backward_to_forward']:.2f} times the forward pass."
-    return [
-        ratio,
-        COST_ONLY,
-        *(f"Reason against prediction, {signature}." for signature in report["failure_signatures"]),
-    ]
+    return [ratio, COST_ONLY, *report["failure_signatures"]]
 
 
 def simulation_html(simulation: Simulation) -> str:
@@ -99,7 +95,7 @@ def failure_signatures(simulation: Simulation) -> list[str]:
         if design.predicts and not design.own_arithmetic
     ]
     signatures = [
-        f"no speed-up: with design {name} the predictor takes longer than the backward passes that it saves"
+        f"Design {name} is no faster than backprop: predicting takes at least as long as the backward passes that it saves."
         for name in predicting
         if simulation.speedup(name) <= 1
     ]
@@ -108,9 +104,13 @@ def failure_signatures(simulation: Simulation) -> list[str]:
         return signatures  # no source of this run has the accelerator's predictor
     kilobytes = predictor_weights(simulation.workload, accelerator) * accelerator.width("weights") / 8192
     if predicting and kilobytes > accelerator.buffer_kilobytes:
+        own = [name for name in predicting if designs[name].predictor_memory]
+        streaming = [name for name in predicting if name not in own]
+        needs = [f"with {' and '.join(streaming)} they are read from DRAM for each layer"] if streaming else []
+        needs += [f"with {' and '.join(own)} a memory of that size is added"] if own else []
         signatures.append(
-            f"resources: the predictor's weights take {kilobytes:,.0f} kB, "
-            f"more than the {accelerator.buffer_kilobytes:,.0f} kB of the global buffer"
+            f"The predictor's weights take {kilobytes:,.0f} kB and do not fit the {accelerator.buffer_kilobytes:,.0f} kB "
+            f"global buffer: {'; '.join(needs)}."
         )
     return signatures
 
