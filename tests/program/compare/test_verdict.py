@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from adagp.program.compare.verdict import LEVEL, ONE_SEED, verdict_lines
+from adagp.program.compare.verdict import ONE_SEED, SIGNIFICANCE, verdict_lines
 
 
 def row(method: str, accuracy: float | None, low: float | None = None, high: float | None = None) -> dict[str, Any]:
@@ -10,7 +10,7 @@ def row(method: str, accuracy: float | None, low: float | None = None, high: flo
 
 
 @pytest.mark.parametrize(
-    ("interval", "word"), [((-0.02, 0.01), "level"), ((0.01, 0.02), "ahead"), ((-0.02, -0.01), "behind")]
+    ("interval", "word"), [((-0.02, 0.01), "no clear difference"), ((0.01, 0.02), "ahead"), ((-0.02, -0.01), "behind")]
 )
 def test_a_sentence_for_each_regime(interval: tuple[float, float], word: str) -> None:
     methods = {
@@ -25,7 +25,7 @@ def test_a_sentence_for_each_regime(interval: tuple[float, float], word: str) ->
     }
     rest = f"plain reaches accuracy 90.00%; feedback@1:1 88.00% ({word}) and skip 80.00% ({word})."
     equal = ("equal batches (440 each)", "equal seconds", "equal cost on the modelled accelerator")
-    assert verdict_lines(document) == [*(f"At {cost}, {rest}" for cost in equal), LEVEL]
+    assert verdict_lines(document) == [*(f"At {cost}, {rest}" for cost in equal), SIGNIFICANCE]
 
 
 def test_one_seed_other_metrics_and_nothing_finished() -> None:
@@ -51,11 +51,11 @@ def test_batch_sizes_are_named() -> None:
     }
     assert verdict_lines(document) == [
         "At equal samples (12,800 each), bp (batch size 64) reaches accuracy 90.00%; skip (batch size 128) 80.00% (behind).",
-        f"{LEVEL} Backprop was tried with batches of 32, 64 and 128 samples.",
+        f"{SIGNIFICANCE} Backprop was tried with batches of 32, 64 and 128 samples.",
     ]
     single = {**document, "batch_sizes": {"bp": 128, "skip": 128}, "backprop_batch_sizes": [128]}
     assert verdict_lines(single) == [
         "At equal batches (100 each), bp reaches accuracy 90.00%; skip 80.00% (behind).",
-        f"{LEVEL} Backprop was trained with batches of 128 samples only. Smaller batches, which give more steps at equal "
-        "cost, were not tried (add batch_size=... to --tune).",
+        f"{SIGNIFICANCE} Backprop was trained with batches of 128 samples only. Smaller batches, which give more steps at "
+        "equal cost, were not tried (add batch_size=... to --tune).",
     ]

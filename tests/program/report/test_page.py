@@ -278,6 +278,9 @@ def test_one_run_of_one_epoch_is_visible_and_has_tooltips(write_run: Any, tmp_pa
         labels = chart.locator("svg .role-axis-label text").all_text_contents()
         assert "1" in labels
         assert not any(re.fullmatch(r"[01]\.\d+", label) for label in labels[:3])
+    seconds = page.locator("#chapter-1-time-chart-1 svg .role-axis-label text").all_text_contents()
+    assert seconds[0].strip("0.") == ""
+    assert len(seconds) > 3  # the one point has a time that can be read
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from adagp.program.compare.verdict import LEVEL
+from adagp.program.compare.verdict import SIGNIFICANCE
 from adagp.program.report.ranking import Headline, equal_batches, equal_time, moments, value_at, verdict
 from adagp.program.report.run_groups import Chapter, chapters
 from adagp.program.run.metrics import Metric
@@ -211,7 +211,7 @@ def test_the_verdict_of_a_comparison_is_its_own(write_run: Any, tmp_path: Path) 
         "At equal batches (40 each)",
         "bp reaches accuracy 90.00%; feedback@1:1 80.00% (behind).",
     )
-    assert headline.remarks == (LEVEL,)
+    assert headline.remarks == (SIGNIFICANCE,)
 
 
 def test_a_sentence_lists_at_most_five_methods(write_run: Any) -> None:

@@ -11,7 +11,7 @@ from adagp.program.run.folder import RunFolder
 from adagp.program.run.metrics import Metric, read_metrics
 
 Record = Mapping[str, Any]
-LEVEL = "Level: the 95% interval of the difference to backprop, paired by seed, contains 0."
+SIGNIFICANCE = "Ahead and behind: the 95% interval of the difference to backprop, paired by seed, excludes 0."
 ONE_SEED = "With one seed a difference may be chance: use --seeds 3 or more."
 
 
@@ -37,7 +37,7 @@ def regime_sentences(document: Record) -> list[tuple[str, str]]:
 
 def verdict_note(document: Record) -> str:
     """Return how to read the sentences."""
-    note = ONE_SEED if document.get("seeds") == 1 else LEVEL
+    note = ONE_SEED if document.get("seeds") == 1 else SIGNIFICANCE
     return f"{note} {batch_size_note(document)}" if method_batch_sizes(document) else note
 
 
@@ -112,7 +112,7 @@ def _standing(row: Record) -> str:
     low, high = row.get("ahead_low"), row.get("ahead_high")
     if low is None or high is None:
         return ""
-    return " (ahead)" if low > 0 else " (behind)" if high < 0 else " (level)"
+    return " (ahead)" if low > 0 else " (behind)" if high < 0 else " (no clear difference)"
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ COLOURS = {
     "GP forward": "#E69F00",
     "BP forward": "#56B4E9",
     "backward": "#0072B2",
-    "input gradient": "#0072B2",
+    "input gradient": "#004C77",
     "weight gradient": "#CC79A7",
     "update": "#009E73",
 }

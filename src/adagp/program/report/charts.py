@@ -5,7 +5,7 @@ Text and lines use `currentColor`, so that charts follow the page's light or dar
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean, mean
 from typing import Any
@@ -18,7 +18,9 @@ from adagp.program.report.modelled import DEVICES, Accelerated, Pipelined
 from adagp.program.report.run_groups import Chapter, MethodRuns, seconds_of
 
 INK = "currentColor"
-SERIES = tuple(INK if colour == "#000000" else colour for colour in MANY_COLOURS)
+BLACK = "#000000"
+"""Not readable on a dark page: drawn as INK."""
+SERIES = tuple(INK if colour == BLACK else colour for colour in MANY_COLOURS)
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 TIME_COLOURS = {**PHASE_COLOURS, "data": COLOURS[5], "evaluation": COLOURS[3]}
 TIME_WORDS = {"warmup": "warm-up", "bp": "BP batches", "gp": "GP batches"}
@@ -159,7 +161,10 @@ MAPS = {
     "mape": ("Mean absolute percentage error", "it divides by numbers near zero"),
 }
 DESIGN_COLOURS = {"baseline": GREY, "low": COLOURS[5], "efficient": COLOURS[4], "max": COLOURS[0]}
-ENERGY_COLOURS = dict(zip((part.replace("_", " ") for part in ENERGY_PARTS), (*COLOURS, GREY), strict=True))
+ENERGY_COLOURS = {
+    part.replace("_", " "): INK if shade == BLACK else shade
+    for part, shade in zip(ENERGY_PARTS, (*COLOURS, GREY), strict=True)
+}
 Columns = dict[str, dict[str, list[list[float | None]]]]
 """Values by figure, site and run, epoch by epoch; None where an epoch lacks one."""
 _NO_FIGURES: Mapping[str, float | None] = {}
@@ -310,13 +315,13 @@ def _bars(rows: list[dict[str, Any]], title: str, hue: Spec, tips: list[Spec]) -
     for row in rows:
         lengths[row["name"]] += row["value"]
     end = 1.25 * max(lengths.values(), default=0.0) or 1.0  # room for a number behind the bar on a phone
-    y_axis = {"title": None, "labelLimit": 170, "ticks": False, "domain": False, "labelPadding": 8}
+    y_axis = {"title": None, "labelLimit": 220, "ticks": False, "domain": False, "labelPadding": 8}
     return {
         "data": {"values": rows},
         "mark": {"type": "bar", "cornerRadius": 1, "height": {"band": 0.7}},
         "encoding": {
             "y": {"field": "name", "type": "nominal", "sort": None, "axis": y_axis},
-            "x": axis("value", title, scale={"domain": [0, end], "nice": False}),
+            "x": axis("value", title, tickCount=5, scale={"domain": [0, end], "nice": False}),
             "color": hue,
             "order": {"field": "order", "type": "quantitative"},
             "tooltip": tips,
@@ -327,11 +332,12 @@ def _bars(rows: list[dict[str, Any]], title: str, hue: Spec, tips: list[Spec]) -
 def designs(modelled: Accelerated) -> list[Chart]:
     """Return speed-up and energy of the accelerator's designs."""
     rows = [
-        (design if len(modelled.reports) == 1 else f"{label}: {design}", design, row)
+        (design if len(modelled.reports) == 1 else f"{design}: {label}", design, row)
         for label, report in modelled.reports.items()
         for design, row in report["designs"].items()
     ]
-    return [_speedups(rows), _energy(rows)]
+    charts = [_speedups(rows), _energy(rows)]
+    return charts if len(modelled.reports) == 1 else [replace(chart, wide=True) for chart in charts]  # long labels
 
 
 def _speedups(simulated: Designs) -> Chart:

@@ -62,13 +62,17 @@ def metric_over_time(chapter: Chapter, moment: EqualTime | None) -> list[Chart]:
     metric = chapter.metric
     rows = points(chapter, attrgetter("test_value"), metric.bounds)
     caption = f"Test {metric.words} against training seconds, with data loading, without evaluation. {BAND}"
-    x = axis("seconds", "seconds of training", scale={"nice": False})
-    layers = _lines(chapter, rows, x, f"test {metric.words}", formats(metric))
+    layers = _lines(chapter, rows, _seconds_axis(), f"test {metric.words}", formats(metric))
     if moment is not None:
         longest = max((row["seconds"] for row in rows), default=0.0)
         layers += _marked(moment.seconds, to_the_right=moment.seconds < longest / 2)
     spec = finish({"data": {"values": rows}, "layer": layers}, caption, 320)
     return [Chart(f"{capital(metric.words)} against time", caption, spec, wide=True)] if rows else []
+
+
+def _seconds_axis() -> Spec:
+    """Return the axis of training time. It begins at zero: a run of one epoch is a single point, which has no range."""
+    return axis("seconds", "seconds of training", scale={"zero": True, "nice": True})
 
 
 def formats(metric: Metric) -> tuple[str, str]:
@@ -223,7 +227,7 @@ def pareto(chapter: Chapter) -> list[Chart]:
     height = max(320, LABEL_HEIGHT * len(rows) + 40)
     low, high = _extent(rows, metric.name)
     scale = {"domain": [low, high], "nice": False, "zero": False}
-    position = {"x": axis("seconds", "seconds of training"), "y": axis(metric.name, None, rough, scale=scale)}
+    position = {"x": _seconds_axis(), "y": axis(metric.name, None, rough, scale=scale)}
     hue = {"color": colour([group.label for group in chapter.groups])}
     coloured = {**position, **hue}
     texts, tips = _interval_tips(((metric.name, metric.words, fine), ("seconds", "seconds", ",.4~g")))
@@ -232,12 +236,10 @@ def pareto(chapter: Chapter) -> list[Chart]:
     layers: list[Spec] = [
         {"data": {"values": _front(rows, metric)}, "mark": line, "encoding": position},
         *([_bar(coloured, "x"), _bar(coloured, "y")] if any("seconds_low" in row for row in rows) else []),
-        {"transform": texts, "mark": point, "encoding": {**coloured, "tooltip": tips}},
         *_names(_label_slots(rows, metric.name, (low, high), height), position, hue),
+        {"transform": texts, "mark": point, "encoding": {**coloured, "tooltip": tips}},  # on top: lines take no pointer
     ]
-    margin = min(LONGEST_LABEL, 20 + 7 * max(len(row["group"]) for row in rows))
-    padding = {"left": 5, "top": 5, "bottom": 5, "right": margin}
-    spec = finish({"data": {"values": rows}, "layer": layers, "padding": padding}, caption, height)
+    spec = finish({"data": {"values": rows}, "layer": layers}, caption, height)
     return [Chart("Pareto plot", caption, spec, wide=True)]
 
 

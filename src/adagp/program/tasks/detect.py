@@ -31,7 +31,7 @@ class Detection(Task):
     accuracy); difficult objects are left out.
     """
 
-    metrics_at_end = (Metric("map50", title="mAP at IoU 0.5", lowest=0.0, highest=1.0),)
+    metrics_at_end = (Metric("map50", title="mAP@0.5", lowest=0.0, highest=1.0),)
 
     def __init__(self, config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> None:
         info = DATASETS[config.dataset]
