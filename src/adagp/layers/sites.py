@@ -148,7 +148,7 @@ def survey(model: nn.Module, optimized: Iterable[Tensor] | None = None, exclude:
         name = _full_name(path, leaf)
         if not parameter.requires_grad:
             continue
-        reason = _why_no_site(owner, model, moving, exclude)
+        reason = _why_no_site(parameter, owner, model, moving, exclude)
         rule = rule_for(module)
         if reason is None and rule is not None:
             sites.append(Site(path, len(sites), module, parameter, rule, _sequence_first(model, path)))
@@ -169,31 +169,32 @@ def _owners(model: nn.Module) -> dict[nn.Parameter, list[_Owner]]:
     return owners
 
 
-def _why_no_site(owner: list[_Owner], model: nn.Module, moving: set[int] | None, exclude: Sequence[str]) -> str | None:
+def _why_no_site(
+    parameter: nn.Parameter,
+    owner: list[_Owner],
+    model: nn.Module,
+    moving: set[int] | None,
+    exclude: Sequence[str],
+) -> str | None:
+    """Return the first reason why a parameter is not the weight of a site; None if it is one."""
     module, path, leaf = owner[0]
     kind = type(module).__name__
-    parameter = module._parameters[leaf]
-    if moving is not None and id(parameter) not in moving:
-        return "not in the optimizer, so it never moves"
-    if any(word in kind for word in _NORMALISATION):
-        return "normalisation"
-    if leaf == "bias":
-        return "bias"
-    if len(owner) > 1:
-        return "shared by " + " and ".join(_full_name(where, name) for _, where, name in owner)
-    if leaf.startswith("original") and "parametrizations" in path:
-        return "the layer computes its weight from it (parametrization)"
-    if rule_for(module) is None:
-        return f"no rule for layer type {kind}"
-    if leaf != "weight":
-        return f"not the weight of its {kind}"
-    if isinstance(_parent(model, path), nn.MultiheadAttention):
-        return "used by nn.MultiheadAttention without calling the layer"
-    if any(fnmatchcase(name, pattern) for name in _names_around(path) for pattern in exclude):
-        return "excluded"
-    if not parameter.is_floating_point():  # type: ignore[union-attr]  # named_parameters gave it, so it is not None
-        return "not a real floating-point tensor"
-    return None
+    around = _parent(model, path)
+    is_parametrized = leaf.startswith("original") and "parametrizations" in path
+    holders = " and ".join(_full_name(where, name) for _, where, name in owner)
+    reasons = {
+        "not in the optimizer, so it never moves": moving is not None and id(parameter) not in moving,
+        "normalisation": any(word in kind for word in _NORMALISATION),
+        "bias": leaf == "bias",
+        f"shared by {holders}": len(owner) > 1,
+        "the layer computes its weight from it (parametrization)": is_parametrized,
+        f"no rule for layer type {kind}": rule_for(module) is None,
+        f"not the weight of its {kind}": leaf != "weight",
+        "used by nn.MultiheadAttention without calling the layer": isinstance(around, nn.MultiheadAttention),
+        "excluded": any(fnmatchcase(name, pattern) for name in _names_around(path) for pattern in exclude),
+        "not a real floating-point tensor": not parameter.is_floating_point(),
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
 def _names_around(path: str) -> list[str]:

@@ -199,11 +199,10 @@ _COUNTS_PARTS = re.compile(r"layer|depth|block|head|stage|expert|group|branch|re
 
 def read_values(path: Path, transformers: Any) -> dict[str, Any]:
     """Return the fields in the JSON file `path` that transformers may get; raise on any other."""
+    text = read_text(path, "the configuration of a model", ModelError)
     try:
-        values = json.loads(read_text(path, "the configuration of a model", ModelError))
+        values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, ModelError):
-            raise
         raise ModelError(f"cannot read the configuration of a model in '{path}': {error}.") from None
     model_type = values.get("model_type") if isinstance(values, dict) else None
     if not isinstance(model_type, str):
@@ -245,20 +244,24 @@ def _parameters(config_class: Any) -> set[str]:
 
 def _fault(name: str, value: Any, depth: int = 0) -> str | None:
     """Return what is wrong with the value of the field `name`; None if it may be used."""
-    if value is None or isinstance(value, bool):
-        return None
-    if isinstance(value, str):
-        return None if WORD.fullmatch(value) else f"'{name}' is {_shortened(value)}; it must be one word."
-    if isinstance(value, int | float):
-        most = MOST_PARTS if isinstance(value, int) and _COUNTS_PARTS.search(name) else LARGEST
-        in_range = math.isfinite(value) and abs(value) <= most
-        return None if in_range else f"'{name}' is {_shortened(value)}; it must be from -{most:,} to {most:,}."
+    if not isinstance(value, list | dict):
+        return _scalar_fault(name, value)
     if depth == DEEPEST:
         return f"'{name}' is nested more than {DEEPEST} levels deep."
     if len(value) > MOST_PARTS:
         return f"'{name}' has {len(value):,} items; at most {MOST_PARTS:,} are allowed."
     pairs = value.items() if isinstance(value, dict) else ((name, item) for item in value)
     return next(filter(None, (_fault(inner, item, depth + 1) for inner, item in pairs)), None)
+
+
+def _scalar_fault(name: str, value: str | float | None) -> str | None:
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        return None if WORD.fullmatch(value) else f"'{name}' is {_shortened(value)}; it must be one word."
+    most = MOST_PARTS if isinstance(value, int) and _COUNTS_PARTS.search(name) else LARGEST
+    in_range = math.isfinite(value) and abs(value) <= most
+    return None if in_range else f"'{name}' is {_shortened(value)}; it must be from -{most:,} to {most:,}."
 
 
 def _shortened(value: Any) -> str:

@@ -88,31 +88,19 @@ class PredictedSource(LearnedSource):
         """Put the gradient of the loss into the network's `.grad`, without autograd; return the loss."""
         self._results.clear()  # a BP batch needs the memory for activations
         summaries, context = self.view(sites, self.shared(sites))
-        order = sorted(range(len(sites)), key=lambda index: (sites[index].width, sites[index].rows))
-        taps = [kernel_taps(truth) for truth in truths]
-        rows = [as_rows(truth, tap) for truth, tap in zip(truths, taps, strict=True)]
+        rows = [as_rows(truth, kernel_taps(truth)) for truth in truths]
         norms, weights = self._norms.newest(sites), [1.0] * len(sites)
         if self.parts > 1 or sites[0].is_sharded:
-            used = [_overlap(part, site.share) for site, part in zip(sites, self._drawn(sites), strict=True)]
-            summaries = [summary[part] for summary, part in zip(summaries, used, strict=True)]
-            rows = [
-                truth[part.start - site.share.start : part.stop - site.share.start]
-                for site, truth, part in zip(sites, rows, used, strict=True)
-            ]
-            weights = [
-                len(truth) * min(self.parts, site.rows) / site.rows for truth, site in zip(rows, sites, strict=True)
-            ]
+            summaries, rows, weights = self._drawn_rows(sites, summaries, rows)
             norms = gradient_norms(rows)
-            order = [index for index in order if len(rows[index])]
-            if not order:  # a process whose shard is so small that it has no row
-                return self._learn_nothing()
+        order = _learning_order(sites, rows)
+        if not order:  # a process whose shard is so small that it has no row
+            return self._learn_nothing()
+        sizes = [(len(rows[index]), sites[index].width, kernel_taps(truths[index])) for index in order]
         return self._form().learn(
             [summaries[index] for index in order],
             context,
-            row_blocks(
-                [(len(rows[index]), sites[index].width, taps[index]) for index in order],
-                [weights[index] for index in order],
-            ),
+            row_blocks(sizes, [weights[index] for index in order]),
             [rows[index] for index in order],
             norms[order],
             None if scales is None else scales[order].tolist(),
@@ -122,6 +110,19 @@ class PredictedSource(LearnedSource):
         for parameter in self.network.parameters():
             parameter.grad = torch.zeros_like(parameter)
         return torch.zeros((), device=next(self.network.parameters()).device)
+
+    def _drawn_rows(
+        self, sites: Sequence[Site], summaries: Sequence[Tensor], rows: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor], list[float]]:
+        """Return the summaries and true gradients of the rows to learn from here, and the weight of each site in the loss."""
+        used = [_overlap(part, site.share) for site, part in zip(sites, self._drawn(sites), strict=True)]
+        summaries = [summary[part] for summary, part in zip(summaries, used, strict=True)]
+        rows = [
+            truth[part.start - site.share.start : part.stop - site.share.start]
+            for site, truth, part in zip(sites, rows, used, strict=True)
+        ]
+        weights = [len(truth) * min(self.parts, site.rows) / site.rows for truth, site in zip(rows, sites, strict=True)]
+        return summaries, rows, weights
 
     def _drawn(self, sites: Sequence[Site]) -> list[slice]:
         """Return the rows of each site to learn from in this batch: one of `parts` parts, or one row if there are fewer.
@@ -214,6 +215,12 @@ class LabelledSource(PredictedSource):
     def view(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tensor | None]:
         """Return the summaries, and the share of each class."""
         return summaries, (self._counts / max(1, self._samples)).to(summaries[0].device)
+
+
+def _learning_order(sites: Sequence[Site], rows: Sequence[Tensor]) -> list[int]:
+    """Return the indices of the sites with rows to learn from, the narrowest site first."""
+    with_rows = [index for index in range(len(sites)) if len(rows[index])]
+    return sorted(with_rows, key=lambda index: (sites[index].width, sites[index].rows))
 
 
 def _overlap(rows: slice, share: slice) -> slice:

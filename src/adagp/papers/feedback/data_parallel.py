@@ -43,6 +43,20 @@ class LocalCall:
     rows: FeatureRows
 
 
+@dataclass(frozen=True)
+class _Addition:
+    """What one forward call of a site added to the sums of its fit or of its bias correction."""
+
+    site: Site
+    sums: CrossSums
+    call: int
+
+    @property
+    def rows(self) -> FeatureRows:
+        """The features of the call's rows in this process."""
+        return self.sums.local_rows[self.call]
+
+
 def join_calls(
     sites: Sequence[Site],
     fits: Mapping[int, SiteRegression],
@@ -58,37 +72,46 @@ def join_calls(
     device = sites[0].weight.device
     learned = [(site, fits[site.index].regression.sums) for site in sites if site.index in fits]
     corrected = [(site, corrections[site.index].sums) for site in sites if site.index in corrections]
-    additions = [(site, sums, call) for site, sums in (*learned, *corrected) for call in range(len(sums.local_rows))]
-    counts = _call_counts(sites, [site for site, *_ in additions], calls).to(device)
+    additions = _additions([*learned, *corrected])
+    counts = _call_counts(sites, additions, calls).to(device)
     yield [counts]
     processes = _check_counts(sites, counts)
-    if not additions and not calls:
+    uses: list[_Addition | LocalCall] = [*additions, *calls]
+    if not uses:
         return
-    all_rows = [sums.local_rows[call] for _, sums, call in additions] + [call.rows for call in calls]
-    totals = torch.stack(
-        [torch.cat([rows.exact_mean[0] * len(rows), rows.exact_mean.new_tensor([len(rows)])]) for rows in all_rows]
-    )
+    totals = torch.stack([_total(use.rows) for use in uses])
     yield [totals]
     means = totals[:, :-1] / totals[:, -1:]
-    global_sums = _GlobalSums([(sums, call) for _, sums, call in additions], totals[: len(additions)], means)
+    global_sums = _GlobalSums(additions, totals[: len(additions)], means)
     predictions = _Predictions(corrections, calls, means[len(additions) :], begun=gradients)
     yield [*global_sums.tensors(), *predictions.tensors()]
     global_sums.finish()
-    for tensor in (tensor for _, sums in corrected for tensor in sums.tensors()):
-        tensor /= processes  # true gradients are means over the processes, so the inputs that explain them must be, too
+    for _, sums in corrected:
+        sums.divide(
+            processes
+        )  # true gradients are means over the processes, so the inputs that explain them must be, too
     for site, gradient in predictions.gradients(processes):
         gradients[site] = gradients[site] + gradient if site in gradients else gradient
 
 
-def _call_counts(sites: Sequence[Site], added: Sequence[Site], calls: Sequence[LocalCall]) -> Tensor:
+def _additions(sums_by_site: Sequence[tuple[Site, CrossSums]]) -> list[_Addition]:
+    return [_Addition(site, sums, call) for site, sums in sums_by_site for call in range(len(sums.local_rows))]
+
+
+def _total(rows: FeatureRows) -> Tensor:
+    """Return the sum of the features over the rows, and the number of rows at the end."""
+    return torch.cat([rows.exact_mean[0] * len(rows), rows.exact_mean.new_tensor([len(rows)])])
+
+
+def _call_counts(sites: Sequence[Site], additions: Sequence[_Addition], calls: Sequence[LocalCall]) -> Tensor:
     """Return for each site the numbers of additions and of calls here, the squares of both, and a 1 at the end.
 
     Summed over P processes, equal counts c give P c and P c^2: `_check_counts` compares P * sum c^2 with (sum c)^2.
     """
     counts = torch.zeros(2, len(sites), dtype=torch.float64)
     positions = {site: position for position, site in enumerate(sites)}
-    for site in added:
-        counts[0, positions[site]] += 1
+    for addition in additions:
+        counts[0, positions[addition.site]] += 1
     for call in calls:
         counts[1, positions[call.site]] += 1
     return torch.cat([counts.flatten(), counts.square().flatten(), torch.ones(1, dtype=torch.float64)])
@@ -110,19 +133,19 @@ def _check_counts(sites: Sequence[Site], counts: Tensor) -> int:
 class _GlobalSums:
     """The sums of this batch. `totals` are the summed features of each addition, over all processes, and its row count."""
 
-    def __init__(self, additions: Sequence[tuple[CrossSums, int]], totals: Tensor, means: Tensor) -> None:
-        self._sums = list(dict.fromkeys(sums for sums, _ in additions))
+    def __init__(self, additions: Sequence[_Addition], totals: Tensor, means: Tensor) -> None:
+        self._sums = list(dict.fromkeys(addition.sums for addition in additions))
         # Sites alike have the same rows: equal totals, by their bytes, stand for one call of the model.
         self._keys = [bytes(total.cpu().numpy().tobytes()) for total in totals]
         self._positions: dict[CrossSums, list[int]] = {}
         self._second: dict[bytes, Tensor] = {}
         self._means: dict[bytes, tuple[Tensor, float]] = {}
-        for position, (sums, call) in enumerate(additions):
-            self._positions.setdefault(sums, []).append(position)
-            rows, key, mean = sums.local_rows[call], self._keys[position], means[position : position + 1]
+        for position, addition in enumerate(additions):
+            self._positions.setdefault(addition.sums, []).append(position)
+            rows, key, mean = addition.rows, self._keys[position], means[position : position + 1]
             self._means.setdefault(key, (mean, float(totals[position, -1])))
             self._second.setdefault(key, rows.second_around(mean))
-            sums.shift(call, rows.exact_mean - mean)
+            addition.sums.shift(addition.call, rows.exact_mean - mean)
 
     def tensors(self) -> list[Tensor]:
         """Return what is summed over the processes."""

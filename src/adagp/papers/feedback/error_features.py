@@ -5,6 +5,7 @@ positions, numbers)` as well as `(positions, samples, numbers)`; `SampleAxes` fi
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import torch
 from torch import Size, Tensor
@@ -169,19 +170,15 @@ class SampleAxes:
 
         Raises ModelError where no axis has its size, and where several have and nothing decides between them.
         """
-        if len(shape) < (2 if site.rule.kind == "linear" else site.weight.dim()):
-            raise ModelError(
-                f"site '{site.name}' was called with a single sample, without an axis that counts samples (its output has the "
-                f"sizes {tuple(shape)}): feedback needs that axis. Give the model a batch of one: inputs[None]."
-            )
+        _check_batched(site, shape)
         axes = candidates(site, shape, output[0])
-        known = self._axes.get(site.index)
-        if not axes and site.rule.kind == "linear" and len(shape) > 2 and shape[:-1].numel() == output[0]:
+        if not axes and _joins_positions(site, shape, output):
             raise ModelError(
                 f"the output of site '{site.name}' has the sizes {tuple(shape)}, the model's {tuple(output[:1])}: samples and "
                 f"positions were joined. Name the layer that computes the model's output, before that is reshaped: if it is "
                 f"this one, adagp.attach(output='{site.name}')."
             )
+        known = self._axes.get(site.index)
         if not axes or known not in (None, *axes):
             raise ModelError(
                 f"site '{site.name}' was called with {shape[0]} samples, but the model's output has {output[0]}: "
@@ -213,16 +210,32 @@ class SampleAxes:
         self._axes = dict(state)
 
     def _probe(self, sites: Sequence[tuple[Site, Tensor]], output: Tensor) -> None:
-        sequences = output.dim() == 3 and output.shape[0] == output.shape[1]
-        for sample in PROBED_SAMPLES:
-            for axis in (0, 1) if sequences else (0,):  # samples may be second in the model's output as well
-                undecided = [(site, kept) for site, kept in sites if site.index not in self._axes]
-                if not undecided or sample >= output.shape[axis]:
-                    continue
-                for (site, kept), gradient in zip(undecided, _gradients(output, axis, sample, undecided), strict=True):
-                    decided = None if gradient is None else _sample_axis(gradient, output.shape[axis], sample)
-                    if decided is not None and (axis == 0 or kept.dim() == 3):
-                        self._axes[site.index] = decided if axis == 0 else 1 - decided
+        # Samples may be second in the model's output as well.
+        axes = (0, 1) if output.dim() == 3 and output.shape[0] == output.shape[1] else (0,)
+        for sample, axis in product(PROBED_SAMPLES, axes):
+            undecided = [(site, kept) for site, kept in sites if site.index not in self._axes]
+            if undecided and sample < output.shape[axis]:
+                self._probe_sample(undecided, output, axis, sample)
+
+    def _probe_sample(self, sites: Sequence[tuple[Site, Tensor]], output: Tensor, axis: int, sample: int) -> None:
+        """Set the axis of each site for which the gradient of one sample, along `axis` of the model's output, decides it."""
+        for (site, kept), gradient in zip(sites, _gradients(output, axis, sample, sites), strict=True):
+            decided = None if gradient is None else _sample_axis(gradient, output.shape[axis], sample)
+            if decided is not None and (axis == 0 or kept.dim() == 3):
+                self._axes[site.index] = decided if axis == 0 else 1 - decided
+
+
+def _check_batched(site: Site, shape: Size) -> None:
+    if len(shape) < (2 if site.rule.kind == "linear" else site.weight.dim()):
+        raise ModelError(
+            f"site '{site.name}' was called with a single sample, without an axis that counts samples (its output has the "
+            f"sizes {tuple(shape)}): feedback needs that axis. Give the model a batch of one: inputs[None]."
+        )
+
+
+def _joins_positions(site: Site, shape: Size, output: Size) -> bool:
+    """Return whether the model's output counts samples and positions of a linear site's output in one axis."""
+    return site.rule.kind == "linear" and len(shape) > 2 and shape[:-1].numel() == output[0]
 
 
 def candidates(site: Site, shape: Size, samples: int) -> list[int]:

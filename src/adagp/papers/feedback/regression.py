@@ -243,6 +243,11 @@ class CrossSums:
         assert self.weighted is not None, "something was added"
         self.weighted.addmm_(offset.to(self.weighted.dtype).T, self.row_sums[call])
 
+    def divide(self, count: int) -> None:
+        """Divide all sums by `count`."""
+        for tensor in self.tensors():
+            tensor /= count
+
     def total(self) -> Tensor:
         """Return the sums of all calls `(K + 1, numbers)`, sum y last. Nothing may be added after this."""
         assert self._products is not None, "something was added"

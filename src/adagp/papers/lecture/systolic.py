@@ -13,13 +13,16 @@ The accelerator model counts these layers by what they move; the counts here say
 whose last axis is the one that softmax or the normalisation goes over.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Matrix = Sequence[Sequence[float]]
+CellOperation = Callable[[int, int, float, float], tuple[float, float]]
+"""Takes a cell's row and column and the numbers from the left and from below; returns those to the right and upwards."""
 
 
 @dataclass
@@ -41,53 +44,58 @@ class SystolicArray:
 
     def forward(self, inputs: Matrix) -> list[list[float]]:
         """Return X W: the inputs rise, and the sums leave on the right."""
-        below = _skewed(inputs, self.columns)
-        return self._run([], below, len(inputs), "right")
+
+        def add_product(row: int, column: int, west: float, south: float) -> tuple[float, float]:
+            return west + south * self.weights[column][row], south
+
+        passed, last = self._run([], _skewed(inputs, self.columns), len(inputs), add_product), self.columns - 1
+        return [
+            [passed[sample + row + last][row, last][0] for row in range(self.rows)] for sample in range(len(inputs))
+        ]
 
     def input_gradient(self, gradients: Matrix) -> list[list[float]]:
         """Return dY W^T: the gradients move to the right, and the sums leave at the top."""
-        left = _skewed(gradients, self.rows)
-        return self._run(left, [], len(gradients), "top")
+
+        def add_product(row: int, column: int, west: float, south: float) -> tuple[float, float]:
+            return west, south + west * self.weights[column][row]
+
+        passed, last = self._run(_skewed(gradients, self.rows), [], len(gradients), add_product), self.rows - 1
+        return [
+            [passed[sample + last + column][last, column][1] for column in range(self.columns)]
+            for sample in range(len(gradients))
+        ]
 
     def weight_gradient(self, inputs: Matrix, gradients: Matrix) -> list[list[float]]:
         """Return X^T dY: gradients from the left and inputs from below meet in the cells, whose sums stay."""
-        left, below = _skewed(gradients, self.rows), _skewed(inputs, self.columns)
-        return self._run(left, below, len(inputs), "cells")
+        sums = [[0.0] * self.rows for _ in range(self.columns)]
 
-    def _run(self, left: list[list[float]], below: list[list[float]], samples: int, results: str) -> list[list[float]]:
-        """Move numbers through the cells until the last sum is made; an edge without data feeds zeros: new sums."""
-        cells = [(row, column) for row in range(self.rows) for column in range(self.columns)]
-        rightwards, upwards = dict.fromkeys(cells, 0.0), dict.fromkeys(cells, 0.0)
-        stay = dict.fromkeys(cells, 0.0)
-        leaving: list[tuple[int, int, float]] = []
-        cycles = samples + self.rows + self.columns - 2
-        for cycle in range(cycles):
-            old_right, old_up = dict(rightwards), dict(upwards)
+        def add_product(row: int, column: int, west: float, south: float) -> tuple[float, float]:
+            sums[column][row] += west * south
+            return west, south
+
+        self._run(_skewed(gradients, self.rows), _skewed(inputs, self.columns), len(inputs), add_product)
+        return sums
+
+    def _run(
+        self, left: list[list[float]], below: list[list[float]], samples: int, operation: CellOperation
+    ) -> list[dict[tuple[int, int], tuple[float, float]]]:
+        """Move numbers through the cells until the last sum is made; an edge without data feeds zeros: new sums.
+
+        Return for every cycle what each cell passes on: to the right, and upwards.
+        """
+        cells = list(itertools.product(range(self.rows), range(self.columns)))
+        previous = dict.fromkeys(cells, (0.0, 0.0))
+        passed = []
+        for cycle in range(samples + self.rows + self.columns - 2):
+            current = {}
             for row, column in cells:
-                west = old_right[row, column - 1] if column else _entering(left, cycle, row)
-                south = old_up[row - 1, column] if row else _entering(below, cycle, column)
-                if results == "right":
-                    west += south * self.weights[column][row]
-                elif results == "top":
-                    south += west * self.weights[column][row]
-                else:
-                    stay[row, column] += west * south
-                rightwards[row, column], upwards[row, column] = west, south
-            if results == "right":
-                last = self.columns - 1
-                leaving += [(cycle - row - last, row, rightwards[row, last]) for row in range(self.rows)]
-            elif results == "top":
-                last = self.rows - 1
-                leaving += [(cycle - last - column, column, upwards[last, column]) for column in range(self.columns)]
-        self.cycles += cycles
-        if results == "cells":
-            return [[stay[row, column] for row in range(self.rows)] for column in range(self.columns)]
-        width = self.rows if results == "right" else self.columns
-        product = [[0.0] * width for _ in range(samples)]
-        for sample, line, value in leaving:
-            if 0 <= sample < samples:
-                product[sample][line] = value
-        return product
+                west = previous[row, column - 1][0] if column else _entering(left, cycle, row)
+                south = previous[row - 1, column][1] if row else _entering(below, cycle, column)
+                current[row, column] = operation(row, column, west, south)
+            passed.append(current)
+            previous = current
+        self.cycles += len(passed)
+        return passed
 
 
 def _skewed(matrix: Matrix, lines: int) -> list[list[float]]:

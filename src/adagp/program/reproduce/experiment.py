@@ -218,15 +218,11 @@ def choose(names: Sequence[str], budget: str | None = None) -> list[Experiment]:
     if not names:
         raise OptionError("name an experiment, several, or all; `adagp reproduce list` shows them.")
     chosen = {EXPERIMENTS[name].name for name in names if name != ALL}
-    for name in sorted(chosen):
-        sizes = EXPERIMENTS[name].minutes
-        if budget is not None and budget not in sizes:
-            raise OptionError(f"{name} has no size for budget {budget}; choose from: {', '.join(sizes)}.")
-    return [
-        experiment
-        for experiment in all_experiments()
-        if experiment.name in chosen or (ALL in names and (budget is None or budget in experiment.minutes))
-    ]
+    sizes = {experiment.name: experiment.minutes for experiment in all_experiments()}
+    available = [name for name in sizes if budget is None or budget in sizes[name]]
+    for name in sorted(chosen.difference(available)):
+        raise OptionError(f"{name} has no size for budget {budget}; choose from: {', '.join(sizes[name])}.")
+    return [EXPERIMENTS[name] for name in sizes if name in (available if ALL in names else chosen)]
 
 
 def check_budget(name: str) -> str:

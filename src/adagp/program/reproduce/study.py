@@ -14,8 +14,9 @@ OUT/published.csv      every published number and claim, decided by the largest 
 OUT/verdicts.md, .csv  the counts, then the verdicts of each experiment at the largest budget that it was concluded at
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -284,6 +285,9 @@ def experiment_markdown(
     ]
 
 
+Concluded = dict[Experiment, list[Verdict]]
+
+
 def write_summary(out: Path, budget: str) -> None:
     """Write the verdicts of all experiments that `out` holds, as Markdown and as CSV."""
     concluded = {
@@ -293,13 +297,8 @@ def write_summary(out: Path, budget: str) -> None:
     }
     rows = [row for experiment, verdicts in concluded.items() for row in verdict_rows(experiment, verdicts)]
     write_atomically(out / "verdicts.csv", flat_csv(rows).encode())
-    counts = tally(verdict for verdicts in concluded.values() for verdict in verdicts)
-    lines = [f"Budget {budget}: {BUDGETS[budget]}.", ""]
-    lines += ["All verdicts: " + ", ".join(f"{count} {word}" for word, count in counts.items()) + ".", ""]
-    every = [verdict for verdicts in concluded.values() for verdict in verdicts]
-    covered = coverage(published_sections(), {budget: every})
-    write_atomically(out / "published.csv", flat_csv([asdict(row) for row in covered]).encode())
-    lines += [coverage_markdown(covered)]
+    covered = _write_coverage({budget: concluded}, out)
+    lines = [f"Budget {budget}: {BUDGETS[budget]}.", "", *_count_lines({budget: concluded}, covered)]
     for experiment, verdicts in concluded.items():
         lines += experiment_markdown(experiment, verdicts, read_missing(out / experiment.name))
     write_atomically(out / "verdicts.md", ("\n".join(lines).rstrip() + "\n").encode())
@@ -309,26 +308,8 @@ def write_overview(experiments: Sequence[Experiment], records: Path | None, out:
     """Conclude at every budget what the records allow, and write the outcome of every published number and claim."""
     if (out / MARKER).is_file():
         raise RunError(f"'{out}' holds results of one budget; give another --out for a report on all, or --budget.")
-    budgets = list(reversed(BUDGETS))
-    concluded: dict[str, dict[Experiment, list[Verdict]]] = {budget: {} for budget in budgets}
-    waiting = list(experiments)
-    for budget in budgets:
-        chosen = [experiment for experiment in waiting if budget in experiment.minutes]
-        if not chosen:
-            continue
-        Study(chosen, budget, Workspace(out / budget), records, report_only=True).report()
-        for experiment in chosen:
-            folder = out / budget / experiment.name
-            verdicts = read_verdicts(folder)
-            if verdicts is not None:
-                concluded[budget][experiment] = verdicts
-                if not read_missing(folder):  # a smaller budget has nothing to add to a whole conclusion
-                    waiting.remove(experiment)
-    rows = coverage(
-        published_sections(),
-        {budget: [verdict for own in found.values() for verdict in own] for budget, found in concluded.items()},
-    )
-    write_atomically(out / "published.csv", flat_csv([asdict(row) for row in rows]).encode())
+    concluded = _conclude_budgets(experiments, records, out)
+    rows = _write_coverage(concluded, out)
     flat = [
         {"budget": budget, **row}
         for budget, found in concluded.items()
@@ -340,15 +321,42 @@ def write_overview(experiments: Sequence[Experiment], records: Path | None, out:
     return rows
 
 
-def _markdown(
-    experiments: Sequence[Experiment],
-    concluded: dict[str, dict[Experiment, list[Verdict]]],
-    rows: Sequence[CoverageRow],
-    out: Path,
-) -> str:
+def _conclude_budgets(experiments: Sequence[Experiment], records: Path | None, out: Path) -> dict[str, Concluded]:
+    """Conclude each experiment from the largest budget down, until nothing is missing for a conclusion."""
+    concluded: dict[str, Concluded] = {budget: {} for budget in reversed(BUDGETS)}
+    waiting = list(experiments)
+    for budget, found in concluded.items():
+        chosen = [experiment for experiment in waiting if budget in experiment.minutes]
+        if chosen:
+            Study(chosen, budget, Workspace(out / budget), records, report_only=True).report()
+        for experiment in chosen:
+            folder = out / budget / experiment.name
+            verdicts = read_verdicts(folder)
+            if verdicts is not None:
+                found[experiment] = verdicts
+                if not read_missing(folder):  # a smaller budget has nothing to add to a whole conclusion
+                    waiting.remove(experiment)
+    return concluded
+
+
+def _write_coverage(concluded: Mapping[str, Concluded], out: Path) -> list[CoverageRow]:
+    """Write the outcome of every published number and claim; return the rows."""
+    verdicts = {budget: list(chain.from_iterable(found.values())) for budget, found in concluded.items()}
+    rows = coverage(published_sections(), verdicts)
+    write_atomically(out / "published.csv", flat_csv([asdict(row) for row in rows]).encode())
+    return rows
+
+
+def _count_lines(concluded: Mapping[str, Concluded], rows: Sequence[CoverageRow]) -> list[str]:
     counts = tally(verdict for found in concluded.values() for verdicts in found.values() for verdict in verdicts)
-    lines = ["All verdicts: " + ", ".join(f"{count} {word}" for word, count in counts.items()) + ".", ""]
-    lines += [coverage_markdown(rows)]
+    words = ", ".join(f"{count} {word}" for word, count in counts.items())
+    return [f"All verdicts: {words}.", "", coverage_markdown(rows)]
+
+
+def _markdown(
+    experiments: Sequence[Experiment], concluded: Mapping[str, Concluded], rows: Sequence[CoverageRow], out: Path
+) -> str:
+    lines = _count_lines(concluded, rows)
     for experiment in experiments:
         for budget, found in concluded.items():
             if experiment in found:

@@ -6,6 +6,7 @@ one says more. Where a number was measured or modelled here, arithmetic on the p
 speed-up is the ratio of two printed times does not repeat the measurement.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -265,21 +266,27 @@ def _coverage_row(section: Section, item: Number | Claim, verdicts: Mapping[str,
     def row(outcome: str, reason: str, budget: str = "", kind: str = "") -> CoverageRow:
         return CoverageRow(section.paper, item.path, text, item.source, outcome, budget, kind, reason)
 
-    decisive = {
-        budget: [verdict for verdict in of_budget if verdict.verdict in _AGREE + _DISAGREE]
-        for budget, of_budget in verdicts.items()
-    }
-    for kinds in (("measured", "modelled"), ("computed",)):
-        for budget, of_budget in decisive.items():
-            decided = [verdict for verdict in of_budget if verdict.kind in kinds]
-            if decided:
-                outcome, reason = _outcome(decided)
-                if budget in SMALL_BUDGETS and decided[0].kind == "measured":
-                    outcome = AT_SMALL_SIZE[outcome]
-                return row(outcome, reason, budget, decided[0].kind)
+    budget, decided = _decisive(verdicts)
+    if decided:
+        outcome, reason = _outcome(decided)
+        if budget in SMALL_BUDGETS and decided[0].kind == "measured":
+            outcome = AT_SMALL_SIZE[outcome]
+        return row(outcome, reason, budget, decided[0].kind)
     reasons = dict.fromkeys(verdict.reason for group in verdicts.values() for verdict in group if verdict.reason)
     reason = "; ".join(reasons) or item.not_tested or f"the runs of {section.name} are not finished at this budget"
     return row(NOT_TESTED, reason)
+
+
+def _decisive(verdicts: Mapping[str, Sequence[Verdict]]) -> tuple[str, list[Verdict]]:
+    """Return the first budget with verdicts that agree or disagree, and these: computed ones only where there are no others."""
+    for kinds in (("measured", "modelled"), ("computed",)):
+        for budget, of_budget in verdicts.items():
+            decided = [
+                verdict for verdict in of_budget if verdict.kind in kinds and verdict.verdict in _AGREE + _DISAGREE
+            ]
+            if decided:
+                return budget, decided
+    return "", []
 
 
 def _outcome(verdicts: Sequence[Verdict]) -> tuple[str, str]:
@@ -306,28 +313,34 @@ def coverage_markdown(rows: Sequence[CoverageRow]) -> str:
     """Return the counts, by paper and budget where there are several, and what was not tested by its reason."""
     counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(rows).items())
     lines = [f"Published numbers and claims: {len(rows)}, of which {counts}.", ""]
-    papers = list(dict.fromkeys(row.paper for row in rows))
-    if len(papers) > 1:
-        lines += ["| paper | numbers and claims | " + " | ".join(OUTCOMES) + " |", "|" + " --- |" * (len(OUTCOMES) + 2)]
-        for paper in papers:
-            own = [row for row in rows if row.paper == paper]
-            lines.append(f"| {paper} | {len(own)} | {' | '.join(map(str, count_outcomes(own).values()))} |")
-        lines.append("")
-    budgets = dict.fromkeys(row.budget for row in rows if row.budget)
-    if len(budgets) > 1:
-        decided = ", ".join(f"{sum(row.budget == budget for row in rows)} at {budget}" for budget in budgets)
-        kinds = dict.fromkeys(row.kind for row in rows if row.kind)
-        kind_counts = ", ".join(f"{sum(row.kind == kind for row in rows)} {kind}" for kind in kinds)
-        lines += [
-            f"Decided by the largest budget that has a verdict: {decided} (full: arithmetic and models). "
-            f"Of these, {kind_counts}; computed are formulas, steps and the papers' own sums.",
-            "",
-        ]
-    reasons: dict[str, int] = {}
-    for row in rows:
-        if row.outcome == NOT_TESTED:
-            reasons[row.reason] = reasons.get(row.reason, 0) + 1
-    lines += [
-        f"- not tested, {count}: {reason}." for reason, count in sorted(reasons.items(), key=lambda item: -item[1])
-    ]
+    lines += [*_paper_table(rows), *_decided_by_budget(rows)]
+    reasons = Counter(row.reason for row in rows if row.outcome == NOT_TESTED)
+    lines += [f"- not tested, {count}: {reason}." for reason, count in reasons.most_common()]
     return "\n".join(lines) + "\n"
+
+
+def _paper_table(rows: Sequence[CoverageRow]) -> list[str]:
+    """Return the lines of a table of outcomes by paper; none for a single paper."""
+    papers = list(dict.fromkeys(row.paper for row in rows))
+    if len(papers) < 2:
+        return []
+    lines = ["| paper | numbers and claims | " + " | ".join(OUTCOMES) + " |", "|" + " --- |" * (len(OUTCOMES) + 2)]
+    for paper in papers:
+        own = [row for row in rows if row.paper == paper]
+        lines.append(f"| {paper} | {len(own)} | {' | '.join(map(str, count_outcomes(own).values()))} |")
+    return [*lines, ""]
+
+
+def _decided_by_budget(rows: Sequence[CoverageRow]) -> list[str]:
+    """Return the lines on how many rows each budget and each kind of verdict decided; none for a single budget."""
+    budgets = Counter(row.budget for row in rows if row.budget)
+    if len(budgets) < 2:
+        return []
+    kinds = Counter(row.kind for row in rows if row.kind)
+    decided = ", ".join(f"{count} at {budget}" for budget, count in budgets.items())
+    kind_counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return [
+        f"Decided by the largest budget that has a verdict: {decided} (full: arithmetic and models). "
+        f"Of these, {kind_counts}; computed are formulas, steps and the papers' own sums.",
+        "",
+    ]
