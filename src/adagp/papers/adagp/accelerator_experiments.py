@@ -173,7 +173,25 @@ def _figures(workspace: Workspace, dataset: str, figure: str, design: str, dataf
 def conclude_speedups(name: str, workspace: Workspace) -> Conclusion:
     """Compare the average and the largest speed-up in one dataflow; check the order of the designs."""
     section, dataflow = published(name), FIGURES[name]
-    rows = [
+    rows = _speedup_rows(workspace, dataflow)
+    averages = {design: average(workspace, "imagenet", "speedup", design, dataflow) for design in PREDICTING}
+    text = ", ".join(f"{design} {value:.3f}" for design, value in averages.items())
+    verdicts = [
+        *_compare_speedups(section, workspace, dataflow),
+        judge_order(section, rows, f"models and data sets; averages on ImageNet {text}"),
+    ]
+    if name == HEADLINE_FIGURE:
+        values = [value for dataset in SETS for value in _figures(workspace, dataset, "speedup", "max", dataflow)]
+        number = published("adagp-headline").number("average")
+        text = f"geometric mean {geometric_mean(values):.3f}; 13 CNNs on three data sets"
+        verdicts.append(
+            compare("average speed-up, MAX (abstract)", number, mean(values), "modelled", Terms(reduced=text))
+        )
+    return Conclusion(rows, verdicts, lambda: _draw_speedups(rows, dataflow, section))
+
+
+def _speedup_rows(workspace: Workspace, dataflow: str) -> list[dict[str, Any]]:
+    return [
         {
             "model": model,
             "dataset": dataset,
@@ -184,6 +202,10 @@ def conclude_speedups(name: str, workspace: Workspace) -> Conclusion:
         for (model, dataset), part in simulations().items()
         for designs in (workspace.result(part)["dataflows"][dataflow],)
     ]
+
+
+def _compare_speedups(section: Section, workspace: Workspace, dataflow: str) -> list[Verdict]:
+    """Compare the published average and largest speed-ups of MAX, as far as there are any."""
     verdicts: list[Verdict] = []
     reasons = {
         "average": "backward and forward cycles follow from the products' shapes, not from a ratio of 2",
@@ -201,17 +223,7 @@ def conclude_speedups(name: str, workspace: Workspace) -> Conclusion:
             verdicts.append(
                 compare(f"{figure} speed-up, {dataset}, MAX", number, value, "modelled", Terms(reduced=reason))
             )
-    averages = {design: average(workspace, "imagenet", "speedup", design, dataflow) for design in PREDICTING}
-    text = ", ".join(f"{design} {value:.3f}" for design, value in averages.items())
-    verdicts.append(judge_order(section, rows, f"models and data sets; averages on ImageNet {text}"))
-    if name == HEADLINE_FIGURE:
-        values = [value for dataset in SETS for value in _figures(workspace, dataset, "speedup", "max", dataflow)]
-        number = published("adagp-headline").number("average")
-        text = f"geometric mean {geometric_mean(values):.3f}; 13 CNNs on three data sets"
-        verdicts.append(
-            compare("average speed-up, MAX (abstract)", number, mean(values), "modelled", Terms(reduced=text))
-        )
-    return Conclusion(rows, verdicts, lambda: _draw_speedups(rows, dataflow, section))
+    return verdicts
 
 
 def judge_order(section: Section, rows: Sequence[dict[str, Any]], words: str) -> Verdict:

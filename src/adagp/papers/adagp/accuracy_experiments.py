@@ -4,7 +4,7 @@ Our models are narrower and our runs shorter than the paper's, so accuracies the
 compared instead: by how many points ADA-GP's accuracy differs from backprop's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -270,10 +270,7 @@ def _answers(
     """Compare two methods model by model; where a control was trained, over all models, too."""
     least = -section.slack if other == "bp" else SMALLEST_GAIN
     gains, verdicts = [], []
-    for dataset, model in dict.fromkeys(key[:2] for key in runs):
-        run, reference = runs.get((dataset, model, method)), runs.get((dataset, model, other))
-        if run is None or reference is None or not _has_learnt(runs[dataset, model, "bp"], workspace):
-            continue
+    for run, reference in _pairs_that_learnt(workspace, runs, method, other):
         gains.append(run.mean(workspace) - reference.mean(workspace))
         run_range, reference_range = mean_and_range(run.values(workspace)), mean_and_range(reference.values(workspace))
         text = f"{method} {run_range}, {other} {reference_range} %; {run.extent}"
@@ -288,6 +285,16 @@ def _answers(
         f"95% interval {average.low:+.2f} to {average.high:+.2f}; {'one seed' if seeds == 1 else f'{seeds} seeds'} each"
     )
     return [judge(f"{quantity}: over all models", section.claim(claim), average.low >= least, text), *verdicts]
+
+
+def _pairs_that_learnt(
+    workspace: Workspace, runs: Mapping[Key, RunGroup], method: str, other: str
+) -> Iterator[tuple[RunGroup, RunGroup]]:
+    """Yield the runs of two methods on each model that was trained with both, and that backprop could train."""
+    for dataset, model in dict.fromkeys(key[:2] for key in runs):
+        run, reference = runs.get((dataset, model, method)), runs.get((dataset, model, other))
+        if run is not None and reference is not None and _has_learnt(runs[dataset, model, "bp"], workspace):
+            yield run, reference
 
 
 def _own_arithmetic() -> list[Verdict]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adagp.errors import ToolError
 from adagp.program.figures.style import grouped_bars, series_colour, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
-from adagp.program.reproduce.published import published
+from adagp.program.reproduce.published import Section, published
 from adagp.program.reproduce.verdict import judge
 from adagp.program.run.documents import ABSENT, AMOUNT, COUNT, MODERATE, TEXT, WHOLE, Either, ListOf, record_of
 
@@ -97,16 +97,18 @@ def _train(options: Mapping[str, Any], workspace: Workspace) -> dict[str, Any] |
         "max", array, find_format(options["format"]), predictor_array=beside, predictor_words=4096
     )
     number, size = blueprint.core.single, options["batch_size"]
-    rates = {name: options[name] for name in ("rate", "predictor_rate")}
-    network = SmallNetwork(tuple(options["widths"]), size, picture=(SIDE, SIDE), kernel=3, **rates)
+    network = SmallNetwork(
+        tuple(options["widths"]),
+        size,
+        picture=(SIDE, SIDE),
+        kernel=3,
+        rate=options["rate"],
+        predictor_rate=options["predictor_rate"],
+    )
     golden = random_state(network, number, options["seed"])
     golden = replace(golden, readout=np.zeros_like(golden.readout))  # an untrained predictor predicts no gradient
-    torch_runs = {
-        name: TorchRun(
-            network, [number.decode(weight) for weight in golden.weights], options, predicts=name == "engine"
-        )
-        for name in ("engine", "backprop")
-    }
+    weights = [number.decode(weight) for weight in golden.weights]
+    engine, backprop = (TorchRun(network, weights, options, predicts=predicts) for predicts in (True, False))
     pictures, classes = digit_pictures("train")
     counted = {phase: _Counted() for phase in ("bp", "gp")}
     epochs = []
@@ -116,8 +118,8 @@ def _train(options: Mapping[str, Any], workspace: Workspace) -> dict[str, Any] |
             taken = {"bp": 0, "gp": 0}
             for chosen in order.reshape(-1, size):
                 samples, targets = pictures[chosen], class_targets(classes[chosen])
-                torch_runs["backprop"].batch(samples, targets)
-                phase = torch_runs["engine"].batch(samples, targets)
+                backprop.batch(samples, targets)
+                phase = engine.batch(samples, targets)
                 inputs, wanted = (number.encode(one.reshape(network.rows, -1)) for one in (samples, targets))
                 counted[phase].add(run.batch(phase, inputs, wanted), run.model_cycles(phase))
                 golden = golden_batch(network, number, replace(golden, inputs=inputs, targets=wanted), phase)
@@ -125,9 +127,12 @@ def _train(options: Mapping[str, Any], workspace: Workspace) -> dict[str, Any] |
             if workspace.stop():
                 return None
             trained = run.state()
-            scores = {name: own.accuracy() for name, own in torch_runs.items()}
-            different = _different_words(trained, golden)
-            epochs.append({"chip": accuracy(network, number, trained), **scores, "different_words": different, **taken})
+            scores = {
+                "chip": accuracy(network, number, trained),
+                "engine": engine.accuracy(),
+                "backprop": backprop.accuracy(),
+            }
+            epochs.append({**scores, "different_words": _different_words(trained, golden), **taken})
     return {"epochs": epochs, **{phase: own.summary() for phase, own in counted.items()}}
 
 
@@ -243,10 +248,7 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
     """Judge bits, cycles and accuracy."""
     section, result = published(NAME), workspace.result(chip_part(budget))
     if "missing" in result:
-        verdicts = [
-            judge(claim, section.claim(claim), None, result["missing"]) for claim in ("bits", "cycles", "accuracy")
-        ]
-        return Conclusion([{"epoch": 0}], verdicts, lambda: _draw([], {}))
+        return _not_measured(section, result["missing"])
     epochs = result["epochs"]
     rows = [{"epoch": place + 1, **epoch} for place, epoch in enumerate(epochs)]
     phases = {phase: result[phase] for phase in ("bp", "gp")}
@@ -263,6 +265,11 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
         judge("accuracy after the last epoch", section.claim("accuracy"), last["chip"] >= last["engine"] - 2, text),
     ]
     return Conclusion(rows, verdicts, lambda: _draw(epochs, phases))
+
+
+def _not_measured(section: Section, missing: str) -> Conclusion:
+    verdicts = [judge(claim, section.claim(claim), None, missing) for claim in ("bits", "cycles", "accuracy")]
+    return Conclusion([{"epoch": 0}], verdicts, lambda: _draw([], {}))
 
 
 def _draw(epochs: Sequence[Mapping[str, Any]], phases: Mapping[str, Mapping[str, Any]]) -> "Figure":

@@ -188,6 +188,13 @@ def measure_errors(part: Part, workspace: Workspace) -> dict[str, Any] | None:
             zeros.setdefault(site, []).append(torch.stack(source.zeros[site]).mean(0))
         source.errors.clear()
         source.zeros.clear()
+    return _by_definition(curves, zeros)
+
+
+def _by_definition(
+    curves: Mapping[str, Sequence[Tensor]], zeros: Mapping[str, Sequence[Tensor]]
+) -> dict[str, dict[str, Any]]:
+    """Return the errors by definition, given those of each site by epoch: of the predictor, and of predicting zero."""
     return {
         name: {
             "sites": {site: [float(epoch[index]) for epoch in errors] for site, errors in curves.items()},

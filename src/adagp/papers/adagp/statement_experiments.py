@@ -15,7 +15,7 @@ from adagp.hw.workload import Convolution
 from adagp.papers.adagp.accelerator_experiments import BATCH
 from adagp.program.figures.style import grouped_bars, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
-from adagp.program.reproduce.published import published
+from adagp.program.reproduce.published import Section, published
 from adagp.program.reproduce.verdict import Terms, Verdict, compare, judge
 from adagp.program.run.documents import MODERATE, POSITIVE, record_of
 from adagp.program.workloads import model_workload
@@ -133,39 +133,7 @@ def _example() -> list[Verdict]:
 def conclude_checks(budget: str, workspace: Workspace) -> Conclusion:
     """Answer the notes' third check, traffic and use of the PEs, and look for a predictor that is larger than the buffer."""
     section, results = published(CHECKS), _results(workspace)
-    saved = {
-        design: [1 - result[f"{design}_dram"] / result["baseline_dram"] for result in results.values()]
-        for design in ("efficient", "max")
-    }
-    text = ", ".join(f"{design} {mean(values):.0%} less" for design, values in saved.items())
-    text += f" off-chip traffic on average over {', '.join(results)}, 1:1 without warm-up"
-    used = {
-        design: mean(
-            result[f"{design}_macs_a_cycle"] / (result["pes"] + (result["predictor_pes"] if design == "max" else 0))
-            for result in results.values()
-        )
-        for design in COUNTED_DESIGNS
-    }
-    use = ", ".join(f"{design} {share:.0%}" for design, share in used.items()) + " of the PEs at work in a cycle"
-    larger = [model for model, result in results.items() if result["predictor_bits"] > result["buffer_bits"]]
-    sizes = ", ".join(f"{model} {result['predictor_bits'] / 8192:,.0f} KB" for model, result in results.items())
-    verdicts = [
-        judge(
-            "off-chip traffic",
-            section.claim("traffic"),
-            all(abs(mean(values) - 1 / 3) < TRAFFIC_TOLERANCE for values in saved.values()),
-            text,
-            "modelled",
-        ),
-        judge("use of the PEs", section.claim("utilisation"), used["max"] < used["efficient"], use, "modelled"),
-        judge(
-            "size of the predictor",
-            section.claim("resources"),
-            bool(larger),
-            f"{sizes}; the global buffer has {next(iter(results.values()))['buffer_bits'] / 8192:,.0f} KB",
-            "modelled",
-        ),
-    ]
+    verdicts = [_judge_traffic(section, results), _judge_use(section, results), _judge_size(section, results)]
     rows = [{"model": model, **result} for model, result in results.items()]
     columns = [f"{design}_macs_a_cycle" for design in ("baseline", "efficient", "max")]
     return Conclusion(rows, verdicts, lambda: _draw(rows, columns, "modelled MACs in a cycle"))
@@ -173,6 +141,36 @@ def conclude_checks(budget: str, workspace: Workspace) -> Conclusion:
 
 TRAFFIC_TOLERANCE = 0.06
 """How far from a third the saved traffic may be: as far as the energy of Figure 21."""
+
+
+def _judge_traffic(section: Section, results: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    saved = {
+        design: mean(1 - result[f"{design}_dram"] / result["baseline_dram"] for result in results.values())
+        for design in ("efficient", "max")
+    }
+    text = ", ".join(f"{design} {share:.0%} less" for design, share in saved.items())
+    text += f" off-chip traffic on average over {', '.join(results)}, 1:1 without warm-up"
+    holds = all(abs(share - 1 / 3) < TRAFFIC_TOLERANCE for share in saved.values())
+    return judge("off-chip traffic", section.claim("traffic"), holds, text, "modelled")
+
+
+def _judge_use(section: Section, results: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    used = {
+        design: mean(
+            result[f"{design}_macs_a_cycle"] / (result["pes"] + (result["predictor_pes"] if design == "max" else 0))
+            for result in results.values()
+        )
+        for design in COUNTED_DESIGNS
+    }
+    text = ", ".join(f"{design} {share:.0%}" for design, share in used.items()) + " of the PEs at work in a cycle"
+    return judge("use of the PEs", section.claim("utilisation"), used["max"] < used["efficient"], text, "modelled")
+
+
+def _judge_size(section: Section, results: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    larger = any(result["predictor_bits"] > result["buffer_bits"] for result in results.values())
+    sizes = ", ".join(f"{model} {result['predictor_bits'] / 8192:,.0f} KB" for model, result in results.items())
+    text = f"{sizes}; the global buffer has {next(iter(results.values()))['buffer_bits'] / 8192:,.0f} KB"
+    return judge("size of the predictor", section.claim("resources"), larger, text, "modelled")
 
 
 def _draw(rows: list[dict[str, Any]], columns: Any, label: str) -> "Figure":

@@ -5,7 +5,7 @@ accuracy of a run counts. Losses of accuracy are compared, not accuracies: our n
 zero gradient is the control of the other two: the same weight gradients left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import nan
@@ -255,24 +255,16 @@ def _judge_schedules(
     section = published("approximation-table5")
     ordered = [s for s in SCHEDULES if means["topk", s] >= means["zero", s] > means["random", s]]
     ahead = [s for s in SCHEDULES if means["topk", s] > references["smaller"]]
-    table = "; ".join(f"{method} " + " ".join(f"{means[method, s]:.2f}" for s in SCHEDULES) for method in METHODS)
     text = (
-        f"{table} (schedules 1 2 3); full {references['full']:.2f}, ResNet-14 {references['smaller']:.2f} %; {extent}"
+        f"{_table(means)} (schedules 1 2 3); full {references['full']:.2f}, ResNet-14 {references['smaller']:.2f} %; "
+        f"{extent}"
     )
-    verdicts = [
-        judge(
-            f"claim: {claim}",
-            section.claim(claim),
-            len(schedules) == len(SCHEDULES),
-            f"holds with schedule {', '.join(schedules) or 'none'}; {text}",
-        )
-        for claim, schedules in (("order", ordered), ("smaller", ahead))
-    ]
     better = all(means[method, s] > means[method, "1"] for method in ("zero", "topk") for s in ("2", "3"))
     poor = all(references["full"] - means["random", s] > POOR for s in ("2", "3"))
     near = references["full"] - means["topk", "3"] <= NEAR + 1e-9
     return [
-        *verdicts,
+        _judge_every_schedule(section, "order", ordered, text),
+        _judge_every_schedule(section, "smaller", ahead, text),
         judge("claim: schedules", section.claim("schedules"), better, text),
         judge("claim: nearest", section.claim("nearest"), near, text),
         judge(
@@ -283,6 +275,17 @@ def _judge_schedules(
         ),
         judge("claim: poor", section.claim("poor"), poor, text),
     ]
+
+
+def _judge_every_schedule(section: Section, claim: str, holding: Sequence[str], text: str) -> Verdict:
+    """Return the verdict on a claim about every schedule, given those with which it holds."""
+    holds = len(holding) == len(SCHEDULES)
+    words = f"holds with schedule {', '.join(holding) or 'none'}; {text}"
+    return judge(f"claim: {claim}", section.claim(claim), holds, words)
+
+
+def _table(means: Mapping[tuple[str, str], float]) -> str:
+    return "; ".join(f"{method} " + " ".join(f"{means[method, s]:.2f}" for s in SCHEDULES) for method in METHODS)
 
 
 POOR = 2.0
@@ -298,20 +301,31 @@ def conclude_curves(budget: str, workspace: Workspace) -> Conclusion:
         name: {method: _curve(run_group, workspace) for method, run_group in _contenders(name, budget).items()}
         for name in NETWORKS
     }
+    extent = _contenders("approximation-table2", budget)["bp"].first.extent
+    rows = [
+        {"network": name, "gradient": method, "epoch": epoch, "measured_loss": loss, "measured_accuracy": accuracy}
+        for name, methods in curves.items()
+        for method, curve in methods.items()
+        for epoch, (loss, accuracy) in enumerate(zip(curve["loss"], curve["accuracy"], strict=False))
+    ]
+    return Conclusion(rows, _judge_curves(section, curves, extent), lambda: _draw_curves(curves))
+
+
+Curve = Mapping[str, list[float | None]]
+
+
+def _judge_curves(section: Section, curves: Mapping[str, Mapping[str, Curve]], extent: str) -> list[Verdict]:
     two, resnet, vgg = curves.values()
     gaps = [abs(one - full) for method in METHODS for one, full in _pairs(two[method], two["bp"], "accuracy")]
     gap = 100 * max(gaps, default=0.0)
-    highest = [
-        all(
-            loss >= other
-            for other_method in ("bp", "zero", "topk")
-            for loss, other in _pairs(resnet["random"], resnet[other_method], "loss")
-        )
-    ]
+    highest = all(
+        loss >= other
+        for other_method in ("bp", "zero", "topk")
+        for loss, other in _pairs(resnet["random"], resnet[other_method], "loss")
+    )
     early = [one > full for method in METHODS for one, full in _pairs(vgg[method], vgg["bp"], "accuracy")[:1]]
     late = [full > one for method in METHODS for one, full in _pairs(vgg[method], vgg["bp"], "accuracy")[-1:]]
-    extent = _contenders("approximation-table2", budget)["bp"].first.extent
-    verdicts = [
+    return [
         judge(
             "curves of the 2-layer CNN",
             section.claim("two_layers"),
@@ -321,8 +335,8 @@ def conclude_curves(budget: str, workspace: Workspace) -> Conclusion:
         judge(
             "training loss of ResNet-20",
             section.claim("resnet"),
-            all(highest),
-            f"random is highest in every epoch: {all(highest)}; {extent}",
+            highest,
+            f"random is highest in every epoch: {highest}; {extent}",
         ),
         judge(
             "curves of VGG-19",
@@ -331,28 +345,19 @@ def conclude_curves(budget: str, workspace: Workspace) -> Conclusion:
             f"full is behind {sum(early)} of {len(early)} at first, ahead of {sum(late)} of {len(late)} at last; {extent}",
         ),
     ]
-    rows = [
-        {"network": name, "gradient": method, "epoch": epoch, "measured_loss": loss, "measured_accuracy": accuracy}
-        for name, methods in curves.items()
-        for method, curve in methods.items()
-        for epoch, (loss, accuracy) in enumerate(zip(curve["loss"], curve["accuracy"], strict=False))
-    ]
-    return Conclusion(rows, verdicts, lambda: _draw_curves(curves))
 
 
-def _curve(runs: RunGroup, workspace: Workspace) -> dict[str, list[float | None]]:
+def _curve(runs: RunGroup, workspace: Workspace) -> Curve:
     curves = workspace.result(runs.parts[0]).get("curves") or {}
     return {name: curves.get(name, []) for name in ("loss", "accuracy")}
 
 
-def _pairs(
-    curve: Mapping[str, list[float | None]], other: Mapping[str, list[float | None]], name: str
-) -> list[tuple[float, float]]:
+def _pairs(curve: Curve, other: Curve, name: str) -> list[tuple[float, float]]:
     """Return the figures of two runs in the epochs where both have one."""
     return [(a, b) for a, b in zip(curve[name], other[name], strict=False) if a is not None and b is not None]
 
 
-def _draw_curves(curves: Mapping[str, Mapping[str, Mapping[str, list[float | None]]]]) -> "Figure":
+def _draw_curves(curves: Mapping[str, Mapping[str, Curve]]) -> "Figure":
     figure, axes = subplots(2, len(curves), (4.5 * len(curves), 7))
     for column, (name, methods) in enumerate(curves.items()):
         for line, kind in enumerate(("loss", "accuracy")):

@@ -236,9 +236,7 @@ class SyntheticSource(LocalSource, TrainedSource):
         """
         assert self._shares is not None
         targets, first = len(self._shares), self._samples.get(site, 0) % max(1, len(self._shares))
-        axes = range(2 if site.rule.kind == "linear" and len(shape) == 3 else 1)
-        fitting = [axis for axis in axes if shape[axis] == targets]
-        fitting = fitting or [axis for axis in axes if first + shape[axis] <= targets]
+        fitting = _fitting_axes(site, shape, targets, first)
         if not fitting:
             raise DataError(
                 f"site '{site.name}' was called with {shape[0]} samples after {first} of {targets} targets: the "
@@ -259,6 +257,13 @@ class SyntheticSource(LocalSource, TrainedSource):
         with torch.autocast(output.device.type, enabled=False):
             prediction: Tensor = network(output.detach(), shares)
         return prediction * network.scale
+
+
+def _fitting_axes(site: Site, shape: Size, targets: int, first: int) -> list[int]:
+    """Return the axes of a site's output that have as many samples as targets; if none has, at most those from `first` on."""
+    axes = range(2 if site.rule.kind == "linear" and len(shape) == 3 else 1)
+    whole = [axis for axis in axes if shape[axis] == targets]
+    return whole or [axis for axis in axes if first + shape[axis] <= targets]
 
 
 def _taps(site: Site) -> int:

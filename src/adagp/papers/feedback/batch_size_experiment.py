@@ -98,8 +98,7 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
     """Judge whether a GP batch is worth more at the largest batch size than at the smallest, network by network."""
     reports = _finished(budget, workspace)
     rows = [row for (model, size), report in reports.items() for row in _rows(model, size, report)]
-    growth = {model: _growth([row for row in rows if row["model"] == model]) for model in _models(rows)}
-    known = {model: ends for model, ends in growth.items() if ends is not None}
+    known = {model: ends for model in _models(rows) if (ends := _growth(rows, model)) is not None}
     text = "; ".join(f"{model} {low:.2f} to {high:.2f}" for model, (low, high) in known.items()) or "no worth was found"
     holds = all(high > low for low, high in known.values()) if known else None
     verdict = judge(
@@ -136,10 +135,15 @@ def _models(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["model"] for row in rows))
 
 
-def _growth(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+def _with_worth(rows: Sequence[Mapping[str, Any]], model: str, ratio: str) -> list[Mapping[str, Any]]:
+    """Return the rows of a network and a ratio whose worth is known, by batch size."""
+    own = [row for row in rows if (row["model"], row["method"]) == (model, f"feedback@{ratio}")]
+    return sorted((row for row in own if row["worth"] is not None), key=lambda row: row["batch_size"])
+
+
+def _growth(rows: Sequence[Mapping[str, Any]], model: str) -> tuple[float, float] | None:
     """Return the worth at 1:1 with the smallest and the largest batch size for which it is known; None for fewer than two."""
-    known = [row for row in rows if row["method"] == f"feedback@{RATIOS[0]}" and row["worth"] is not None]
-    known.sort(key=lambda row: row["batch_size"])
+    known = _with_worth(rows, model, RATIOS[0])
     return (known[0]["worth"], known[-1]["worth"]) if len(known) > 1 else None
 
 
@@ -148,8 +152,7 @@ def _draw(rows: Sequence[Mapping[str, Any]]) -> "Figure":
     figure, (axes,) = subplots(1, max(1, len(models)), (1 + 3.2 * max(1, len(models)), 3.6), share_y=True)
     for axis, model in zip(axes, models, strict=False):
         for index, ratio in enumerate(RATIOS):
-            own = [row for row in rows if (row["model"], row["method"]) == (model, f"feedback@{ratio}")]
-            own = sorted((row for row in own if row["worth"] is not None), key=lambda row: row["batch_size"])
+            own = _with_worth(rows, model, ratio)
             sizes, values = [row["batch_size"] for row in own], [row["worth"] for row in own]
             axis.plot(sizes, values, "o-", color=series_colour(index), label=ratio)
         scales = [row["noise_scale"] for row in rows if row["model"] == model and row["noise_scale"]]

@@ -172,12 +172,7 @@ class SampleAxes:
         """
         _check_batched(site, shape)
         axes = candidates(site, shape, output[0])
-        if not axes and _joins_positions(site, shape, output):
-            raise ModelError(
-                f"the output of site '{site.name}' has the sizes {tuple(shape)}, the model's {tuple(output[:1])}: samples and "
-                f"positions were joined. Name the layer that computes the model's output, before that is reshaped: if it is "
-                f"this one, adagp.attach(output='{site.name}')."
-            )
+        _check_positions_apart(site, shape, output, axes)
         known = self._axes.get(site.index)
         if not axes or known not in (None, *axes):
             raise ModelError(
@@ -233,9 +228,13 @@ def _check_batched(site: Site, shape: Size) -> None:
         )
 
 
-def _joins_positions(site: Site, shape: Size, output: Size) -> bool:
-    """Return whether the model's output counts samples and positions of a linear site's output in one axis."""
-    return site.rule.kind == "linear" and len(shape) > 2 and shape[:-1].numel() == output[0]
+def _check_positions_apart(site: Site, shape: Size, output: Size, axes: Sequence[int]) -> None:
+    if not axes and site.rule.kind == "linear" and len(shape) > 2 and shape[:-1].numel() == output[0]:
+        raise ModelError(
+            f"the output of site '{site.name}' has the sizes {tuple(shape)}, the model's {tuple(output[:1])}: samples and "
+            f"positions were joined. Name the layer that computes the model's output, before that is reshaped: if it is "
+            f"this one, adagp.attach(output='{site.name}')."
+        )
 
 
 def candidates(site: Site, shape: Size, samples: int) -> list[int]:

@@ -1,6 +1,6 @@
 """What feedback costs on an accelerator: its gradient in a GP batch, its regression in those BP batches that update it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import lcm
@@ -183,13 +183,17 @@ def feedback_exchange(work: ExchangeWork) -> SourceExchange:
     calls = len(sizes) * (turn.fits + turn.corrects if work.learns else 1)
     if not calls:
         return SourceExchange((counts,), error_features=features)
-    if work.learns:
-        row_kinds = len(
-            {size.rows for size in sizes}
-        )  # sites with the same rows share the second moments of the features
-        sums = learned + row_kinds * features**2
-    else:
-        sums = sum(
-            min((features + 1) * size.inputs, site.weights) for site, size in zip(work.sites, sizes, strict=True)
-        )
+    sums = learned + _second_moment_words(sizes) if work.learns else _produced_words(work, sizes)
     return SourceExchange((counts, DOUBLE * calls * (features + 1), sums), error_features=features)
+
+
+def _second_moment_words(sizes: Sequence[FeedbackSizes]) -> int:
+    """Return the words of the features' second moments, which sites with the same rows share."""
+    return sum(features**2 for _, features in {(size.rows, size.features) for size in sizes})
+
+
+def _produced_words(work: ExchangeWork, sizes: Sequence[FeedbackSizes]) -> int:
+    """Return the words of each site's mixed inputs, or of its weight gradient, whichever are fewer."""
+    return sum(
+        min((size.features + 1) * size.inputs, site.weights) for site, size in zip(work.sites, sizes, strict=True)
+    )

@@ -107,6 +107,11 @@ def repeated(maps: Tensor, blocks: Blocks, shape: Size) -> Tensor:
     return maps
 
 
+def _of_all_rows(calls: Sequence[TrialCall], numbers: Sequence[int]) -> int:
+    """Return how many numbers all rows of the calls have, given those of one row in each call."""
+    return sum(call.rows * number for call, number in zip(calls, numbers, strict=True))
+
+
 def feedback_demand(
     calls: Sequence[TrialCall], features: int, limit: float, learned: float, corrected: float
 ) -> Demand:
@@ -120,16 +125,14 @@ def feedback_demand(
     side = largest_side(unique, features, limit)
     outputs = [kept.output_numbers(side) for kept in maps]
     inputs = [kept.input_numbers(side) for kept in maps]
-    whole = [call.inputs.numel() // call.rows for call in calls]
-    rows = [call.rows for call in calls]
-    learning = sum(count * number for count, number in zip(rows, outputs, strict=True))
-    correcting = sum(count * number for count, number in zip(rows, inputs, strict=True))
+    learning, correcting = _of_all_rows(calls, outputs), _of_all_rows(calls, inputs)
+    whole = sum(call.inputs.numel() // call.rows for call in calls)
     mixing = sum(call.inputs.numel() for call in calls)
     gradients = sum(call.macs // call.rows for call in calls)
     return Demand(
         state=kept_bytes(unique, features, side),
         bp_bytes=NUMBER_BYTES * (features + 1) * (sum(outputs) + sum(inputs)),
-        gp_bytes=NUMBER_BYTES * (mixing + (features + 2) * sum(whole)),
+        gp_bytes=NUMBER_BYTES * (mixing + (features + 2) * whole),
         bp_macs=round((features + 1) * (learned * learning + corrected * correcting)),
         gp_macs=(features + 1) * mixing + (features + 2) * gradients,
     )

@@ -175,17 +175,19 @@ class FeedbackSource(LocalSource, ErrorSource):
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Keep the input; wait for the true gradient at the output of a site that is trained by backprop."""
-        served, call = site in self._context.replaced, self._call
-        predicts, corrects = served or self._context.measured, self.wants_inputs and not served
-        learns = self.wants_gradients and not served
-        waits = learns and output.requires_grad
+        call = self._call
+        if site in self._context.replaced:
+            served = SiteCall(site, output.shape, Kept(site, inputs), produce=True)
+            self._pending.setdefault(call, []).append(served)
+            return None
+        predicts, corrects = self._context.measured, self.wants_inputs
+        waits = self.wants_gradients and output.requires_grad
+        observes = corrects and not waits
         kept = SiteCall(site, output.shape, Kept(site, inputs) if predicts or corrects else None, produce=predicts)
-        if predicts or (corrects and not waits):
-            self._pending.setdefault(call, []).append(replace(kept, observe=corrects and not waits))
-        if learns:
-            self._axes.keep(site, output)
-            self._watched[site] = torch.is_grad_enabled()
-            self._maps[site] = KeptMaps(site, output.shape, inputs[0].shape if self.correction else None)
+        if predicts or observes:
+            self._pending.setdefault(call, []).append(replace(kept, observe=observes))
+        if self.wants_gradients:
+            self._expect_gradient(site, inputs[0], output)
         if not waits:
             return None
 
@@ -199,6 +201,12 @@ class FeedbackSource(LocalSource, ErrorSource):
                 self._learn(call, site, gradient)
 
         return on_gradient(output, receive)
+
+    def _expect_gradient(self, site: Site, inputs: Tensor, output: Tensor) -> None:
+        """Note what the fit will need of a site when the gradient at its output is there."""
+        self._axes.keep(site, output)
+        self._watched[site] = torch.is_grad_enabled()
+        self._maps[site] = KeptMaps(site, output.shape, inputs.shape if self.correction else None)
 
     def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
         """Find the sample axis of the sites' outputs, where their sizes are ambiguous."""

@@ -110,18 +110,25 @@ def conclude_accuracy(budget: str, workspace: Workspace) -> Conclusion:
         terms = TERMS[budget] if model in pairs else UNTRAINED
         verdicts.append(compare_difference(f"{model}: re-mapping less backprop", numbers, accuracies, terms))
     for pair in pairs.values():
-        accuracies_by_method = {method: run_group.values(workspace) for method, run_group in pair.items()}
-        means = {method: mean(values) for method, values in accuracies_by_method.items()}
-        figures = ", ".join(f"{method} {mean_and_range(values)}" for method, values in accuracies_by_method.items())
-        text, model = f"{figures} %; {pair['bp'].extent}", pair["bp"].options["model"]
+        verdicts += _judge_accuracies(section, pair, workspace)
+    return _about_pairs(verdicts, budget, workspace)
+
+
+def _judge_accuracies(section: Section, pair: Mapping[str, RunGroup], workspace: Workspace) -> list[Verdict]:
+    """Judge the claims on the accuracies of one model, given its runs by method."""
+    accuracies = {method: run_group.values(workspace) for method, run_group in pair.items()}
+    means = {method: mean(values) for method, values in accuracies.items()}
+    figures = ", ".join(f"{method} {mean_and_range(values)}" for method, values in accuracies.items())
+    text, model = f"{figures} %; {pair['bp'].extent}", pair["bp"].options["model"]
+    return [
+        judge(quantity, section.claim(claim), holds, text)
         for claim, holds, quantity in (
             ("similar", means["remap"] >= means["bp"] - section.slack, f"accuracy of {model}"),
             ("skip", means["remap"] > means["skip"], f"accuracy of {model}, the same epochs left out"),
             ("original", means["remap"] >= means["adagp"] - 1.0, f"accuracy of {model}, the original predictor"),
             ("program", means["remap_program"] >= means["bp"] - section.slack, f"accuracy of {model}, the program"),
-        ):
-            verdicts.append(judge(quantity, section.claim(claim), holds, text))
-    return _about_pairs(verdicts, budget, workspace)
+        )
+    ]
 
 
 def conclude_seconds(budget: str, workspace: Workspace) -> Conclusion:
@@ -130,9 +137,31 @@ def conclude_seconds(budget: str, workspace: Workspace) -> Conclusion:
     machine = "a CPU that other runs share, not the paper's GPU"
     base = TERMS[budget]
     terms = Terms(unlike=base.unlike and f"{base.unlike}; {machine}", reduced=f"{base.reduced}; {machine}")
-    speedups = {
-        model: pair["bp"].seconds(workspace) / pair["remap"].seconds(workspace) for model, pair in pairs.items()
-    }
+    speedups, original = (_speedups_over(method, pairs, workspace) for method in ("bp", "adagp"))
+    text = ", ".join(f"{pairs[model]['bp'].options['model']} {value:.2f}" for model, value in speedups.items())
+    original_text = ", ".join(f"{model} {value:.2f}" for model, value in original.items())
+    verdicts = [
+        *_compare_speedups(section, speedups, terms),
+        judge("speed-ups", section.claim("faster"), all(value > 1 for value in speedups.values()), text),
+        judge(
+            "seconds of the original predictor",
+            section.claim("runtime"),
+            all(value > 1 for value in original.values()),
+            f"{original_text} times as fast as the original",
+        ),
+        *_own_speedups(section),
+        _predictor_work(section),
+    ]
+    return _about_pairs(verdicts, budget, workspace)
+
+
+def _speedups_over(method: str, pairs: Mapping[str, Mapping[str, RunGroup]], workspace: Workspace) -> dict[str, float]:
+    """Return by model the seconds of a method over those of re-mapping."""
+    return {model: pair[method].seconds(workspace) / pair["remap"].seconds(workspace) for model, pair in pairs.items()}
+
+
+def _compare_speedups(section: Section, speedups: Mapping[str, float], terms: Terms) -> list[Verdict]:
+    """Compare the speed-up of every model, and their average if all were trained."""
     verdicts = [
         covering(
             compare(
@@ -156,17 +185,7 @@ def conclude_seconds(budget: str, workspace: Workspace) -> Conclusion:
             UNTRAINED if whole is None else terms,
         )
     )
-    text = ", ".join(f"{pairs[model]['bp'].options['model']} {value:.2f}" for model, value in speedups.items())
-    faster = all(value > 1 for value in speedups.values())
-    verdicts.append(judge("speed-ups", section.claim("faster"), faster, text))
-    original = {
-        model: pair["adagp"].seconds(workspace) / pair["remap"].seconds(workspace) for model, pair in pairs.items()
-    }
-    text = ", ".join(f"{model} {value:.2f}" for model, value in original.items()) + " times as fast as the original"
-    much = all(value > 1 for value in original.values())
-    verdicts.append(judge("seconds of the original predictor", section.claim("runtime"), much, text))
-    verdicts += [*_own_speedups(section), _predictor_work(section)]
-    return _about_pairs(verdicts, budget, workspace)
+    return verdicts
 
 
 def _own_speedups(section: Section) -> list[Verdict]:
@@ -223,24 +242,21 @@ def conclude_batches(budget: str, workspace: Workspace) -> Conclusion:
     section, runs = published(TABLE_3), _by_batch(budget)
     accuracies = {batch: run_group.mean(workspace) for batch, run_group in runs.items()}
     seconds = {batch: run_group.seconds(workspace) for batch, run_group in runs.items()}
-    verdicts = []
-    reference = section.number("accuracy", str(REFERENCE_BATCH))
-    for batch in BATCHES:
-        number = section.number("accuracy", str(batch))
-        if batch != REFERENCE_BATCH:
-            measured = accuracies[REFERENCE_BATCH], accuracies[batch]
-            quantity = f"accuracy, batch {batch} less batch {REFERENCE_BATCH}"
-            verdicts.append(compare_difference(quantity, (reference, number), measured, TERMS[budget]))
     others = [batch for batch in BATCHES if batch != REFERENCE_BATCH]
+    verdicts = [_relative_accuracy(section, batch, accuracies, TERMS[budget]) for batch in others]
     verdicts += [_relative_seconds(section, batch, seconds, TERMS[budget]) for batch in others]
     verdicts.append(_epoch_seconds(section, workspace, runs[REFERENCE_BATCH], TERMS[budget]))
-    for name, values, unit in (("accuracy", accuracies, "%"), ("time", seconds, "s")):
-        figures = ", ".join(f"{batch}: {value:.4g}" for batch, value in values.items())
-        falls = all(values[small] > values[large] for small, large in pairwise(BATCHES))
-        verdicts.append(judge(f"{name} by batch size", section.claim(name), falls, f"{figures} {unit}"))
+    verdicts += [_judge_trend(section, "accuracy", accuracies, "%"), _judge_trend(section, "time", seconds, "s")]
     verdicts += _own_table_3(section, accuracies, TERMS[budget])
     rows = [{"batch_size": batch, **run_group.row(workspace)} for batch, run_group in runs.items()]
     return Conclusion(rows, verdicts, lambda: _draw_curve("batch size", rows, "batch_size"))
+
+
+def _judge_trend(section: Section, name: str, values: Mapping[int, float], unit: str) -> Verdict:
+    """Judge whether the values fall from each batch size to the next larger one."""
+    figures = ", ".join(f"{batch}: {value:.4g}" for batch, value in values.items())
+    falls = all(values[small] > values[large] for small, large in pairwise(BATCHES))
+    return judge(f"{name} by batch size", section.claim(name), falls, f"{figures} {unit}")
 
 
 def _own_table_3(section: Section, accuracies: Mapping[int, float], terms: Terms) -> list[Verdict]:
@@ -268,6 +284,13 @@ def _correlation(values: Sequence[float]) -> float | None:
 
 REFERENCE_BATCH = 32
 """The paper's usual batch size: seconds and accuracies of the others are compared with it."""
+
+
+def _relative_accuracy(section: Section, batch: int, accuracies: Mapping[int, float], terms: Terms) -> Verdict:
+    """Compare by how many points the accuracy differs from that with batch 32."""
+    numbers = [section.number("accuracy", str(size)) for size in (REFERENCE_BATCH, batch)]
+    measured = accuracies[REFERENCE_BATCH], accuracies[batch]
+    return compare_difference(f"accuracy, batch {batch} less batch {REFERENCE_BATCH}", numbers, measured, terms)
 
 
 def _relative_seconds(section: Section, batch: int, seconds: Mapping[int, float], terms: Terms) -> Verdict:

@@ -82,18 +82,9 @@ class RemappedSource(LearnedSource):
     def join(self, sites: Sequence[Site]) -> Rounds:
         """Average over the processes before pooling, where a site's maps have one size in all of them."""
         self._pool_waiting()
-        sizes = torch.zeros(len(sites), 6, device=sites[0].weight.device)
-        for row, site in zip(sizes, sites, strict=True):
-            shapes = [shape for known, shape in self._unpooled if known is site]
-            for _, height, width in shapes[:1]:
-                row += row.new_tensor([1, len(shapes) > 1, height, width, height**2, width**2])
+        sizes = self._map_sizes(sites)
         yield [sizes]
-        same = [
-            (site, Size((site.rows, int(height / count), int(width / count))))
-            for site, (count, several, height, width, heights, widths) in zip(sites, sizes.tolist(), strict=True)
-            # Equal numbers alone have a sum whose square is their count times the sum of their squares.
-            if count and not several and (count * heights, count * widths) == (height**2, width**2)
-        ]
+        same = _with_one_size(sites, sizes)
         seen = [self._unpooled.get(key, (None, 0)) for key in same]
         counts = sizes.new_tensor([float(count) for _, count in seen])
         sums = [
@@ -104,6 +95,16 @@ class RemappedSource(LearnedSource):
         for key, total, count in zip(same, sums, counts.tolist(), strict=True):
             self._unpooled[key] = total, int(count)
         yield from super().join(sites)
+
+    def _map_sizes(self, sites: Sequence[Site]) -> Tensor:
+        """Return for each site 1, whether its maps have several sizes here, and the height, the width and the squares of both
+        for the first size; zeros for a site without maps. `_with_one_size` reads the sum over the processes."""
+        sizes = torch.zeros(len(sites), 6, device=sites[0].weight.device)
+        for row, site in zip(sizes, sites, strict=True):
+            shapes = [shape for known, shape in self._unpooled if known is site]
+            for _, height, width in shapes[:1]:
+                row += row.new_tensor([1, len(shapes) > 1, height, width, height**2, width**2])
+        return sizes
 
     def drop(self, sites: Sequence[Site]) -> None:
         """Drop what was seen of `sites` alone."""
@@ -126,6 +127,16 @@ class RemappedSource(LearnedSource):
         for (site, _), (total, count) in self._unpooled.items():
             super()._add(site, total / count, count)
         self._unpooled.clear()
+
+
+def _with_one_size(sites: Sequence[Site], sizes: Tensor) -> list[tuple[Site, Size]]:
+    """Return the sites whose maps have one size in all processes, and the shape of these maps."""
+    return [
+        (site, Size((site.rows, int(height / count), int(width / count))))
+        for site, (count, several, height, width, heights, widths) in zip(sites, sizes.tolist(), strict=True)
+        # Equal numbers alone have a sum whose square is their count times the sum of their squares.
+        if count and not several and (count * heights, count * widths) == (height**2, width**2)
+    ]
 
 
 class ProgramSource(RemappedSource):
@@ -190,16 +201,18 @@ class ProgramSource(RemappedSource):
         """Return the true gradients; those of direct children of the model with the prediction added."""
         if not self._exact:  # a batch by backprop, whose predictions are measured
             return super().produce(sites)
+        seen = [site for site in sites if site in self._exact]
         if self._teaches:
-            seen = [site for site in sites if site in self._exact]
             self.observe(seen, [self._exact[site] for site in seen])
-            return [self._exact.get(site) for site in sites]
-        children = [site for site in sites if "." not in site.name and site in self._exact]
-        predicted = dict(zip(children, super().produce(children) if children else [], strict=True))
-        for site, gradient in predicted.items():
+        else:
+            self._add_predictions([site for site in seen if "." not in site.name])
+        return [self._exact.get(site) for site in sites]
+
+    def _add_predictions(self, children: Sequence[Site]) -> None:
+        predictions = super().produce(children) if children else []
+        for site, gradient in zip(children, predictions, strict=True):
             if gradient is not None:
                 self._exact[site] = self._exact[site] + gradient
-        return [self._exact.get(site) for site in sites]
 
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the norms of the gradients that were given."""

@@ -191,6 +191,10 @@ class Experiment:
         """What was published."""
         return published(self.name)
 
+    def has_size(self, budget: str | None) -> bool:
+        """Return whether the experiment can be done at a budget; None: at any."""
+        return budget is None or budget in self.minutes
+
     def datasets(self, budget: str) -> tuple[str, ...]:
         """Return the data sets that must be on disk at a budget."""
         return tuple(dict.fromkeys(name for part in self.parts(budget) for name in part.datasets))
@@ -218,11 +222,15 @@ def choose(names: Sequence[str], budget: str | None = None) -> list[Experiment]:
     if not names:
         raise OptionError("name an experiment, several, or all; `adagp reproduce list` shows them.")
     chosen = {EXPERIMENTS[name].name for name in names if name != ALL}
-    sizes = {experiment.name: experiment.minutes for experiment in all_experiments()}
-    available = [name for name in sizes if budget is None or budget in sizes[name]]
-    for name in sorted(chosen.difference(available)):
-        raise OptionError(f"{name} has no size for budget {budget}; choose from: {', '.join(sizes[name])}.")
-    return [EXPERIMENTS[name] for name in sizes if name in (available if ALL in names else chosen)]
+    for name in sorted(chosen):
+        if not EXPERIMENTS[name].has_size(budget):
+            sizes = ", ".join(EXPERIMENTS[name].minutes)
+            raise OptionError(f"{name} has no size for budget {budget}; choose from: {sizes}.")
+    return [
+        experiment
+        for experiment in all_experiments()
+        if experiment.name in chosen or (ALL in names and experiment.has_size(budget))
+    ]
 
 
 def check_budget(name: str) -> str:
