@@ -76,12 +76,13 @@ class Option:
         """
         if value is None:
             return
-        written = written or self.flag
         if self.also is not None:
             self.also(value)
         self._check_choice(value)
-        if self.infinite and value == inf:
-            return
+        if not (self.infinite and value == inf):
+            self._check_range(value, written or self.flag)
+
+    def _check_range(self, value: Any, written: str) -> None:
         if isinstance(value, float) and not isfinite(value):
             raise OptionError(f"{written} is {value}; it must be a finite number.")
         for holds, words in self._bounds(value):

@@ -112,16 +112,22 @@ def check_torch_archive(file: Path | IO[bytes]) -> int:
     with one name.
     """
     with zipfile.ZipFile(file) as archive:
-        entries = archive.infolist()
-        if packed := [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]:
-            raise zipfile.BadZipFile(f"{packed[0]} is compressed")
-        names = [entry.filename for entry in entries]
-        pickles = [name for name in names if name.endswith("data.pkl")]
-        if len(set(names)) < len(names) or len(pickles) != 1 or archive.comment:
-            raise zipfile.BadZipFile("it is not an archive of torch.save")
+        pickled = _find_pickle(archive)
         if damaged := archive.testzip():
             raise zipfile.BadZipFile(f"wrong checksum of {damaged}")
-        if archive.getinfo(pickles[0]).file_size > MOST_BYTES:
+        if pickled.file_size > MOST_BYTES:
             raise pickle.UnpicklingError(f"its pickle has more than {MOST_BYTES:,} bytes")
-        check_pickle(archive.read(pickles[0]))
-        return sum(entry.file_size for entry in entries)
+        check_pickle(archive.read(pickled))
+        return sum(entry.file_size for entry in archive.infolist())
+
+
+def _find_pickle(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
+    """Return the entry of the pickle; raise on entries that torch never writes."""
+    entries = archive.infolist()
+    if packed := [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]:
+        raise zipfile.BadZipFile(f"{packed[0]} is compressed")
+    names = {entry.filename for entry in entries}
+    pickles = [entry for entry in entries if entry.filename.endswith("data.pkl")]
+    if len(names) < len(entries) or len(pickles) != 1 or archive.comment:
+        raise zipfile.BadZipFile("it is not an archive of torch.save")
+    return pickles[0]

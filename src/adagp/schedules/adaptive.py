@@ -152,18 +152,25 @@ class Adaptive(Schedule):
 
     def _decide(self, report: Report) -> None:
         memory = self.memory
-        cosine, ratio, rise = memory.cosine or 0.0, memory.norm_ratio or 0.0, self._loss_rise()
-        lost = report.loss is not None and not isfinite(report.loss)
+        failure = self._failure(report.loss)
+        if failure is not None:
+            self._pause(report, *failure)
+            return
+        if not memory.paused:  # after a pause the shortest phase comes first
+            self._adjust_length(better=(memory.cosine or 0.0) >= self.good and self._loss_rise() <= self.slack)
+        memory.paused = False
+        memory.left_predicted = memory.length
+
+    def _failure(self, loss: float | None) -> tuple[str, str] | None:
+        """Return the signature of a failure and what shows it; None if predictions can go on."""
+        cosine, ratio, rise = self.memory.cosine or 0.0, self.memory.norm_ratio or 0.0, self._loss_rise()
+        lost = loss is not None and not isfinite(loss)
         if lost or rise > 4 * self.slack:
             signature = OVERFIT if cosine >= self.good else UNDERFIT
-            self._pause(report, signature, "the loss is not finite" if lost else f"the loss rose by {rise:.0%}")
-        elif cosine < self.bad or ratio > self.loudest:
-            self._pause(report, UNDERFIT, f"cosine {cosine:.3f}, norm ratio {ratio:.2f} with the true gradients")
-        else:
-            if not memory.paused:  # after a pause the shortest phase comes first
-                self._adjust_length(better=cosine >= self.good and rise <= self.slack)
-            memory.paused = False
-            memory.left_predicted = memory.length
+            return signature, "the loss is not finite" if lost else f"the loss rose by {rise:.0%}"
+        if cosine < self.bad or ratio > self.loudest:
+            return UNDERFIT, f"cosine {cosine:.3f}, norm ratio {ratio:.2f} with the true gradients"
+        return None
 
     def _loss_rise(self) -> float:
         recent, usual = self.memory.recent_loss, self.memory.usual_loss

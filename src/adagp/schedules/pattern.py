@@ -201,12 +201,14 @@ class Pattern(Schedule):
             )
         taken = {site.name for selector in read_sites(self.sites) for site in select(selector, layout)}
         chosen = tuple(site.name for site in layout.sites if site.name in taken)
-        if self.first == "keep" and not self.stops and layout.sites[0].name in taken:
+        if self.stops:
+            return replace(self, chosen=chosen, frozen=layout.others_below(len(chosen)))
+        if self.first == "keep" and layout.sites[0].name in taken:
             raise OptionError(
                 f"the schedule's sites '{self.sites}' take in '{chosen[0]}', the model's first site, whose gradient is "
                 "never to be replaced. Begin with the 2nd, or say first=allowed."
             )
-        return replace(self, chosen=chosen, frozen=layout.others_below(len(chosen)) if self.stops else frozenset())
+        return replace(self, chosen=chosen, frozen=frozenset())
 
     def serves(self, site: str) -> bool:
         """Return whether `site` is among the chosen."""

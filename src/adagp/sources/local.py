@@ -150,6 +150,10 @@ class LocalSource(Source):
                 f"source '{self._name}' saw no gradient at the output of any layer, but '{unseen[0].name}' has a true weight "
                 "gradient. Was a part of the model compiled and called before adagp.attach?"
             )
+        self._warn_of(unseen)
+
+    def _warn_of(self, unseen: Sequence[Site]) -> None:
+        """Warn of the first site that has a true gradient, but none at its output, unless it was warned of before."""
         new = [site for site in unseen if site not in self._warned_of]
         if new:
             self._warned_of.update(new)
@@ -157,7 +161,7 @@ class LocalSource(Source):
                 f"site '{new[0].name}' has a weight gradient, but none at its output: the loss uses the weight without the "
                 f"layer. Source '{self._name}' cannot predict it; exclude it (exclude=['{new[0].name}']).",
                 AdagpWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
     def _sums_of(self, sites: Sequence[Site]) -> list[Tensor]:

@@ -22,13 +22,16 @@ class MixedSource(Source):
         if not parts:
             raise OptionError("a mixture needs at least one source.")
         self.parts = tuple(parts)
-        self.learns = any(source.learns for source, _ in self.parts)
-        self.needs_targets = any(source.needs_targets for source, _ in self.parts)
-        self.needs_error = any(source.needs_error for source, _ in self.parts)
-        self.needs_outputs = any(source.needs_outputs for source, _ in self.parts)
-        self.needs_backward = any(source.needs_backward for source, _ in self.parts)
-        self.needs_shapes = any(source.needs_shapes for source, _ in self.parts)
-        self.local = any(source.local for source, _ in self.parts)
+        for name in (
+            "learns",
+            "needs_targets",
+            "needs_error",
+            "needs_outputs",
+            "needs_backward",
+            "needs_shapes",
+            "local",
+        ):
+            setattr(self, name, any(getattr(source, name) for source, _ in self.parts))
         self.traceable = all(source.traceable for source, _ in self.parts)
         self.joins = all(source.joins for source, _ in self.parts)
 

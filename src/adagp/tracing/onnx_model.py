@@ -96,7 +96,14 @@ def _read(path: Path) -> Any:
 
 def _check_functions(model: Any) -> None:
     """Raise on functions that call themselves, or that would become too many nodes in the place of their calls."""
-    bodies = {(function.domain, function.name): function.node for function in model.functions}
+    sizes = _inlined_sizes({(function.domain, function.name): function.node for function in model.functions})
+    total = len(model.graph.node) + sum(sizes.get((node.domain, node.op_type), 0) for node in model.graph.node)
+    if total > MOST_NODES:
+        raise DataError(f"its functions would become more than {MOST_NODES:,} nodes.")
+
+
+def _inlined_sizes(bodies: Mapping[tuple[str, str], Any]) -> dict[tuple[str, str], int]:
+    """Return how many nodes each function becomes with the functions that it calls, at most MOST_NODES + 1."""
     sizes: dict[tuple[str, str], int] = {}
     waiting = list(bodies)
     begun: set[tuple[str, str]] = set()
@@ -112,9 +119,7 @@ def _check_functions(model: Any) -> None:
         else:
             begun.add(key)
             waiting += missing
-    total = len(model.graph.node) + sum(sizes.get((node.domain, node.op_type), 0) for node in model.graph.node)
-    if total > MOST_NODES:
-        raise DataError(f"its functions would become more than {MOST_NODES:,} nodes.")
+    return sizes
 
 
 def _check_operations(graph: Any) -> None:

@@ -268,16 +268,28 @@ def _elementwise(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Any) 
     activations = [tensor for tensor in _tensors(args) if tracer.weights.find(tensor) is None]
     if not activations:
         return
-    operation = func.overloadpacket.__name__
-    if operation in MULTIPLIES and sum(tensor.requires_grad for tensor in activations) > 1:
-        operation = PRODUCT
+    operation = _operation(func, activations)
+    if operation == "embedding":
+        _note_table(tracer, args[0])
     read = sum(tensor.numel() for tensor in activations) // tracer.batch
     written = sum(tensor.numel() for tensor in _tensors((result,))) // tracer.batch
-    if operation == "embedding" and (table := tracer.weights.find(args[0])) is not None and table.trainable:
-        tracer.tables[len(tracer.layers)] = table
     if read + written:
         tracer.layers.append(Elementwise(tracer.module, operation, read, written))
         _join_rms_norm(tracer)
+
+
+def _operation(func: Any, activations: Sequence[Tensor]) -> str:
+    """Return the name of an operation; a product of several activations that need gradients has one of its own."""
+    name: str = func.overloadpacket.__name__
+    differentiated = sum(tensor.requires_grad for tensor in activations)
+    return PRODUCT if name in MULTIPLIES and differentiated > 1 else name
+
+
+def _note_table(tracer: Tracer, weight: Tensor) -> None:
+    """Note a trainable table of embeddings at the layer that comes next."""
+    table = tracer.weights.find(weight)
+    if table is not None and table.trainable:
+        tracer.tables[len(tracer.layers)] = table
 
 
 MULTIPLIES = frozenset(("div", "div_", "mul", "mul_"))

@@ -8,6 +8,7 @@ depth. Each block of the backward pass runs F2 and F1 once more, so that a batch
 The order of a block's backward pass is CAMEL's (Zhang et al., HPCA 2024, arXiv 2305.03148).
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -194,14 +195,17 @@ class _Chain(torch.autograd.Function):
             of_first, moves = _products(change, read(d_second), differentiable, block.first)
             d_first = d_first + moves[0]
             if len(moves) > 1:
-                before = d_taps[number]
-                d_taps[number] = moves[1] if before is None else before + moves[1]
+                d_taps[number] = _added(d_taps[number], moves[1])
             d_parameters.insert(0, of_first + of_second)
         if ctx.stored_inputs is not None:
             for stored, recomputed in zip(ctx.stored_inputs, (first, second), strict=True):
                 chain.note(stored, recomputed)
         inputs = [gradient if needed else None for gradient, needed in zip((d_first, d_second), needs, strict=False)]
-        return (None, None, *inputs, *d_taps, *(gradient for block in d_parameters for gradient in block))
+        return (None, None, *inputs, *d_taps, *itertools.chain.from_iterable(d_parameters))
+
+
+def _added(total: Tensor | None, gradient: Tensor) -> Tensor:
+    return gradient if total is None else total + gradient
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:

@@ -175,7 +175,7 @@ def feedback_exchange(work: ExchangeWork) -> SourceExchange:
     turn = FULL_FEEDBACK if work.variant is None else cast(FeedbackWork, work.variant)
     sizes = [feedback_sizes(site, 1, work.error_words, turn) for site in work.sites]
     features = sizes[0].features if sizes else 0
-    learned = sum((features + 1) * (turn.fits * size.outputs + turn.corrects * size.inputs) for size in sizes)
+    learned = _learned_words(turn, sizes)
     if work.layout is ModelLayout.STAGES:
         words = learned if work.learns else sum(site.weights for site in work.sites)
         return SourceExchange((words,), error_features=features)
@@ -185,6 +185,11 @@ def feedback_exchange(work: ExchangeWork) -> SourceExchange:
         return SourceExchange((counts,), error_features=features)
     sums = learned + _second_moment_words(sizes) if work.learns else _produced_words(work, sizes)
     return SourceExchange((counts, DOUBLE * calls * (features + 1), sums), error_features=features)
+
+
+def _learned_words(turn: FeedbackWork, sizes: Sequence[FeedbackSizes]) -> int:
+    """Return the words of the patterns of outputs and of the mixed inputs that a BP batch learns from."""
+    return sum((size.features + 1) * (turn.fits * size.outputs + turn.corrects * size.inputs) for size in sizes)
 
 
 def _second_moment_words(sizes: Sequence[FeedbackSizes]) -> int:

@@ -51,12 +51,17 @@ def draw_pareto(document: Record, out: Path, formats: Sequence[str] = ("png", "s
                 runs = [run for run in document["runs"] if run["regime"] == regime]
                 _equal_cost_panel(axis, content["methods"], runs, colours, metric)
             axis.set(title=TITLES.get(regime, f"equal cost on the {regime}, modelled"))
-        counts = {method["runs"] for content in regimes.values() for method in content["methods"].values()}
         figure.suptitle(f"{document['model']} on {document['dataset']}", fontsize=11)
-        bars = ["bars: 95% interval over seeds; small dots: single seeds"] if max(counts) > 1 else []
-        lines = ["dotted line: Pareto front"] if BATCHES in regimes else []
-        figure.supxlabel("; ".join([*bars, *lines]), fontsize=8, color=FAINT)
+        figure.supxlabel(_pareto_key(regimes), fontsize=8, color=FAINT)
         return [save(figure, out / f"pareto.{ending}") for ending in formats]
+
+
+def _pareto_key(regimes: Mapping[str, Record]) -> str:
+    """Return what the bars, dots and lines of the panels mean."""
+    counts = {method["runs"] for content in regimes.values() for method in content["methods"].values()}
+    bars = ["bars: 95% interval over seeds; small dots: single seeds"] if max(counts) > 1 else []
+    lines = ["dotted line: Pareto front"] if BATCHES in regimes else []
+    return "; ".join([*bars, *lines])
 
 
 def _equal_cost_panel(
@@ -219,8 +224,8 @@ def _map_panel(
 ) -> None:
     steps = title == STEP_LIMITED
     right = max(1.0, *(1.08 * _map_position(point, steps)[0] for point in points))
-    top = max(1.0, *(1.08 * end for point in points for end in _map_ends(point, steps)))
-    bottom = min(0.0, *(1.08 * end for point in points for end in _map_ends(point, steps)))
+    ends = [1.08 * end for point in points for end in _map_ends(point, steps)]
+    top, bottom = max(1.0, *ends), min(0.0, *ends)
     axis.set(xlim=(0, right), ylim=(bottom, top), title=title)
     edge = max(right, top)
     axis.fill_between([0, edge], [0, edge], [edge, edge], color=COLOURS[2], alpha=0.10, linewidth=0)

@@ -170,11 +170,13 @@ def _noise_by_seed(measured: Sequence[Record]) -> dict[str, list[float | None]]:
 
     Files of earlier versions contain neither.
     """
-    noises = [[point.get("noise") or {} for point in run["points"]] for run in measured]
-    correlations = [[noise.get("correlation") for noise in points] for points in noises]
-    scales = [[noise.get("noise_scale") for noise in points] for points in noises]
-    squares = [[None if value is None else value**2 for value in values] for values in correlations]
-    return {"rho_squared": list(map(_mean, squares)), "noise_scale": list(map(_mean, scales))}
+    by_seed: dict[str, list[float | None]] = {"rho_squared": [], "noise_scale": []}
+    for run in measured:
+        noises = [point.get("noise") or {} for point in run["points"]]
+        correlations = [noise.get("correlation") for noise in noises]
+        by_seed["rho_squared"].append(_mean([None if value is None else value**2 for value in correlations]))
+        by_seed["noise_scale"].append(_mean([noise.get("noise_scale") for noise in noises]))
+    return by_seed
 
 
 def site_means(points: Sequence[Record]) -> SiteFigures:

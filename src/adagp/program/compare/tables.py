@@ -209,25 +209,36 @@ def _title(document: Record, regime: str) -> str:
 def _platform_note(platform: Record, reference: str) -> str:
     plain = platform["methods"][reference]
     unit = plain["costs"][BATCHES] / sum(kind["batches"] for kind in plain["kinds"])
+    parts = _relative_costs(platform, plain, unit)
+    differ = len({method.get("batch_size") for method in platform["methods"].values()}) > 1
+    samples = " with as many samples" if differ else ""
+    note = f"A batch costs, in batches of plain backprop{samples}: {'; '.join(parts)}." if parts else ""
+    if "bound" in plain:
+        note += f" {_pipeline_note(platform, plain['bound'] / unit)}"
+    if "exchanged_bytes" in plain:
+        note += f" {_exchange_note(platform)}"
+    return note
+
+
+def _relative_costs(platform: Record, plain: Record, unit: float) -> list[str]:
+    """Return for each other method what its batches cost, given the cost `unit` of a batch of plain backprop."""
     size = plain.get("batch_size")  # missing in reports of earlier versions, as all are equal there
     parts = []
     for name, method in platform["methods"].items():
         if method is not plain:
             own = unit * method["batch_size"] / size if size else unit
             parts.append(f"{name} {', '.join(_kind(kind, own) for kind in method['kinds'])}")
-    differ = len({method.get("batch_size") for method in platform["methods"].values()}) > 1
-    samples = " with as many samples" if differ else ""
-    note = f"A batch costs, in batches of plain backprop{samples}: {'; '.join(parts)}." if parts else ""
-    if "bound" in plain:
-        used = ", ".join(f"{name} {method['schedule']}" for name, method in platform["methods"].items())
-        peaks = ", ".join(f"{name} {method['kept_bytes'] / 1e6:.2f} MB" for name, method in platform["methods"].items())
-        note += (
-            f" Pipelines: {used}. Without bubbles a batch of plain backprop would cost {plain['bound'] / unit:.3f}. "
-            f"Peak activations on a device: {peaks}."
-        )
-    if "exchanged_bytes" in plain:
-        note += f" {_exchange_note(platform)}"
-    return note
+    return parts
+
+
+def _pipeline_note(platform: Record, bound: float) -> str:
+    """Return the methods' pipeline schedules and peak activations; `bound` is what a BP batch costs without bubbles."""
+    used = ", ".join(f"{name} {method['schedule']}" for name, method in platform["methods"].items())
+    peaks = ", ".join(f"{name} {method['kept_bytes'] / 1e6:.2f} MB" for name, method in platform["methods"].items())
+    return (
+        f"Pipelines: {used}. Without bubbles a batch of plain backprop would cost {bound:.3f}. "
+        f"Peak activations on a device: {peaks}."
+    )
 
 
 def _exchange_note(platform: Record) -> str:

@@ -1,13 +1,13 @@
 """Tuning of one or several options for each method, on held-out training data, before the compared runs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
 from adagp.core.files import write_atomically
 from adagp.errors import OptionError, RunError
-from adagp.program.compare.comparison import BATCHES, REGIMES, ComparedRun
+from adagp.program.compare.comparison import BATCHES, REGIMES, ComparedRun, Comparison
 from adagp.program.compare.costs import affordable_batches, run_costs
 from adagp.program.compare.grid import Tuning, Values, upgraded_tuning
 from adagp.program.compare.methods import Candidate
@@ -40,24 +40,30 @@ def tune(work: ComparisonWork) -> None:
     """Tune the methods that are not tuned yet, store the outcome, and set `picked` of the comparison."""
     tuning, path = work.comparison.tuning, work.folder.tuning
     assert tuning is not None
-    regime = next((regime for regime in work.comparison.regimes if regime != BATCHES), BATCHES)
-    known: Record = {}
-    if path.is_file():
-        stored = _read(work)
-        regime, known = stored["regime"], stored["methods"]
-    untuned = [candidate for candidate in work.comparison.candidates if candidate.name not in known]
-    untuned = [candidate for candidate in untuned if _grid(work, tuning, candidate)]
+    stored: Record = _read(work) if path.is_file() else {"regime": _tuning_regime(work.comparison), "methods": {}}
+    untuned = _untuned(work, tuning, stored["methods"])
     if untuned or not path.is_file():
         content = {
             "options": {option: list(values) for option, values in tuning.options.items()},
-            "regime": regime,
+            "regime": stored["regime"],
             "validation": tuning.share,
             "seeds": tuning.seeds,
-            "methods": known | _tuned(work, tuning, untuned, regime),
+            "methods": stored["methods"] | _tuned(work, tuning, untuned, stored["regime"]),
         }
         write_atomically(path, (to_json(content, indent=2) + "\n").encode())
     picked = {name: method["picked"] for name, method in read_tuned(work)["methods"].items()}
     work.comparison = replace(work.comparison, picked=picked)
+
+
+def _tuning_regime(comparison: Comparison) -> str:
+    """Return the first regime of equal cost; equal batches if there is none."""
+    return next((regime for regime in comparison.regimes if regime != BATCHES), BATCHES)
+
+
+def _untuned(work: ComparisonWork, tuning: Tuning, known: Collection[str]) -> list[Candidate]:
+    """Return the methods that have some of the options and are not tuned yet."""
+    untuned = [candidate for candidate in work.comparison.candidates if candidate.name not in known]
+    return [candidate for candidate in untuned if _grid(work, tuning, candidate)]
 
 
 def read_tuned(work: ComparisonWork) -> Record:

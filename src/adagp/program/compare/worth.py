@@ -219,26 +219,8 @@ def worth_record(document: Record, metric: Metric, prices: Mapping[str, Mapping[
             for regime in document["regimes"]
             if _runs(document, regime, name, metric)[2]
         }
-        if not by_regime:
-            continue
-        chosen = min(by_regime, key=lambda regime: _width(by_regime[regime]))
-        worth = by_regime[chosen]
-        methods[name] = {
-            **_fields(worth),
-            "regime": chosen,
-            "regimes": {regime: _fields(worth) for regime, worth in by_regime.items()},
-            "platforms": {
-                platform: {
-                    "price": price.price,
-                    "overhead": price.overhead,
-                    "break_even": price.break_even(worth),
-                    "price_without_bubbles": price.bound,
-                    "verdict": verdict(worth, price),
-                    "details": price.details,
-                }
-                for platform, price in own.items()
-            },
-        }
+        if by_regime:
+            methods[name] = _method_record(by_regime, own)
     points = zip(curve.batches, curve.values, curve.seeds, strict=True)
     rows = [{"batches": n, metric.name: metric.sign * value, "error": _error(own.values())} for n, value, own in points]
     return {
@@ -247,6 +229,28 @@ def worth_record(document: Record, metric: Metric, prices: Mapping[str, Mapping[
         "backprop_batch_sizes": document.get("backprop_batch_sizes", []),
         "curve": rows,
         "methods": methods,
+    }
+
+
+def _method_record(by_regime: Mapping[str, Worth], prices: Mapping[str, Price]) -> Record:
+    """Return a method's worth by regime, and on each platform its price and whether it pays."""
+    chosen = min(by_regime, key=lambda regime: _width(by_regime[regime]))
+    worth = by_regime[chosen]
+    return {
+        **_fields(worth),
+        "regime": chosen,
+        "regimes": {regime: _fields(own) for regime, own in by_regime.items()},
+        "platforms": {
+            platform: {
+                "price": price.price,
+                "overhead": price.overhead,
+                "break_even": price.break_even(worth),
+                "price_without_bubbles": price.bound,
+                "verdict": verdict(worth, price),
+                "details": price.details,
+            }
+            for platform, price in prices.items()
+        },
     }
 
 

@@ -161,15 +161,7 @@ class Checkpoints:
         texts = {name: torch.empty(contents[name].size, dtype=torch.uint8) for name in roots}
         self._fill(texts, reader)
         rests = {name: read_rest(text) for name, text in texts.items()}
-        orders = {name: order for rest in rests.values() for name, order in memory_orders(rest).items()}
-        named: dict[str, Tensor] = {}
-        for name, entry in contents.items():
-            if name in shards:
-                named[name] = torch.empty_like(shards[name])
-            elif name not in rests:
-                order = orders.get(name)
-                like = torch.empty(entry.size, dtype=entry.properties.dtype)
-                named[name] = like if order is None else like.new_empty_strided(entry.size, order)
+        named = _empty_tensors(contents, rests, shards)
         self._fill(named, reader)
         common, *own = (put_together(rest, named) for rest in rests.values())
         return Loaded(common, own)
@@ -177,6 +169,22 @@ class Checkpoints:
     def _fill(self, state: dict[str, Tensor], reader: "CarefulReader") -> None:
         planner = DefaultLoadPlanner(flatten_state_dict=False)
         load_tensors(state, storage_reader=reader, planner=planner, process_group=self._group)
+
+
+def _empty_tensors(
+    contents: Mapping[str, TensorStorageMetadata], rests: Mapping[str, Any], shards: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return tensors to read the stored ones into: like the shards here, or else in the memory order that `rests` note."""
+    orders = {name: order for rest in rests.values() for name, order in memory_orders(rest).items()}
+    tensors: dict[str, Tensor] = {}
+    for name, entry in contents.items():
+        if name in shards:
+            tensors[name] = torch.empty_like(shards[name])
+        elif name not in rests:
+            order = orders.get(name)
+            like = torch.empty(entry.size, dtype=entry.properties.dtype)
+            tensors[name] = like if order is None else like.new_empty_strided(entry.size, order)
+    return tensors
 
 
 class _Writer(FileSystemWriter):

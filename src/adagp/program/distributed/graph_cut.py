@@ -184,17 +184,14 @@ def _relays(
     live = [values.live(stage) for stage in range(len(nodes))] + [results]
     for stage, (node, module) in enumerate(zip(nodes, modules, strict=True)):
         takes = [live[stage].index(value) for value in node.args]
-        gives = [
-            (True, values.number[value]) if values.maker[value] == stage else (False, live[stage].index(value))
-            for value in live[stage + 1]
-        ]
+        gives = [values.origin(value, stage, live[stage]) for value in live[stage + 1]]
         inputs, outputs = (tuple(shapes[value] for value in side) for side in (live[stage], live[stage + 1]))
         yield _Relay(module, takes, gives), inputs, outputs
 
 
 def _results(graph: fx.Graph) -> list[fx.Node]:
     """Return the values that the model returns: a tensor, or several in a tuple or list."""
-    returned = next(node for node in graph.nodes if node.op == "output").args[0]
+    returned = _returned(graph)
     while isinstance(returned, tuple | list) and len(returned) == 1:
         returned = returned[0]
     results = list(returned) if isinstance(returned, tuple | list) else [returned]
@@ -229,6 +226,10 @@ class _Values:
             return [value for value, maker in self.maker.items() if maker < 0]
         return [value for value, maker in self.maker.items() if maker < stage <= self.last_use[value]]
 
+    def origin(self, value: fx.Node, stage: int, inputs: Sequence[fx.Node]) -> tuple[bool, int]:
+        """Return whether `stage` makes a value, and its place among the results of the stage, or else among its inputs."""
+        return (True, self.number[value]) if self.maker[value] == stage else (False, inputs.index(value))
+
     def meta_tensors(self, modules: Sequence[nn.Module], results: Sequence[fx.Node]) -> Mapping[fx.Node, Tensor]:
         """Return shape and type of each value, as in the stages that use it."""
         tensors: dict[fx.Node, Tensor] = {}
@@ -240,11 +241,15 @@ class _Values:
             if maker < 0 and value not in tensors:
                 tensors[value] = _meta_tensor(value)
         for value in results:
-            inner = next(node for node in _graph(modules[self.maker[value]]).nodes if node.op == "output").args[0]
+            inner = _returned(_graph(modules[self.maker[value]]))
             while isinstance(inner, tuple | list):
                 inner = inner[self.number[value]]
             tensors[value] = _meta_tensor(inner)
         return tensors
+
+
+def _returned(graph: fx.Graph) -> Any:
+    return next(node for node in graph.nodes if node.op == "output").args[0]
 
 
 def _meta_tensor(node: fx.Node) -> Tensor:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from adagp.engine.batch import Batch
 from adagp.engine.hooks import Listeners, SiteWatcher
 from adagp.engine.trainer import Trainer
 from adagp.errors import OptionError
+from adagp.layers.sites import Site
 from adagp.program.distributed.error_broadcast import ErrorBroadcast
 from adagp.program.distributed.placement import CutModel
 from adagp.program.distributed.processes import World
@@ -157,7 +159,7 @@ class StageUpdates:
         self._exchange(stages, with_gradients=not predicts(plan))
         self._end_passes(stages, learned=not predicts(plan))
         start = time.perf_counter()
-        sites = [site for number in stages for site in self.stages[number].sites]
+        sites = self._sites(stages)
         at = self.trainer.at
         self.rate.before_batch(self.trainer.done + batch)
         update = Batch(self.trainer.setup, plan, Step(at.epoch, at.batch + batch), sites=sites)
@@ -201,22 +203,27 @@ class StageUpdates:
             self.tied.all_reduce(self.world)
         if self.placement.partners is None:
             return
-        tensors: list[Tensor] = []
-        for stage in stages:
-            tensors += [tensor for source in self.sources for tensor in source.averaged(self.stages[stage].sites)]
-            tensors += self.stages[stage].buffers
-        scales = [1 / self.placement.copies] * len(tensors)
-        sites = [site for stage in stages for site in self.stages[stage].sites]
-        tensors += [tensor for source in self.sources for tensor in source.summed(sites)]
+        averaged = list(self._averaged(stages))
+        summed = [tensor for source in self.sources for tensor in source.summed(self._sites(stages))]
         whole = with_gradients and not self.placement.sharded
         if whole:
-            tensors += [gradient for stage in stages for gradient in self._untied_gradients(stage)]
-        scales += [1.0] * (len(tensors) - len(scales))
+            summed += self._untied_gradients(stages)
+        scales = [1 / self.placement.copies] * len(averaged) + [1.0] * len(summed)
         kind = "gradients" if whole else "summaries"
-        self.world.all_reduce(tensors, kind, scales, self.placement.partners)
+        self.world.all_reduce([*averaged, *summed], kind, scales, self.placement.partners)
 
-    def _untied_gradients(self, stage: int) -> Iterator[Tensor]:
-        for parameter in self.stages[stage].parameters:
+    def _sites(self, stages: Sequence[int]) -> list[Site]:
+        return [site for stage in stages for site in self.stages[stage].sites]
+
+    def _averaged(self, stages: Sequence[int]) -> Iterator[Tensor]:
+        """Yield what is averaged over the copies of each stage: tensors of the sources, and running statistics."""
+        for stage in stages:
+            for source in self.sources:
+                yield from source.averaged(self.stages[stage].sites)
+            yield from self.stages[stage].buffers
+
+    def _untied_gradients(self, stages: Sequence[int]) -> Iterator[Tensor]:
+        for parameter in chain.from_iterable(self.stages[stage].parameters for stage in stages):
             if parameter in self.tied:
                 continue
             if parameter.grad is None:  # all copies must send the same tensors

@@ -223,6 +223,8 @@ def find_fault(value: Any, shape: Shape, path: str = "") -> str | None:
         return find_fault(value, shape.first, path) and find_fault(value, shape.second, path)
     if isinstance(shape, ListOf):
         return _find_list_fault(value, shape, path)
+    if isinstance(shape, TableOf):
+        shape = Fields({}, others=shape.value)
     return _find_table_fault(value, shape, path)
 
 
@@ -233,21 +235,16 @@ def _find_list_fault(value: Any, shape: ListOf, path: str) -> str | None:
     return next(filter(None, faults), None)
 
 
-def _find_table_fault(value: Any, shape: TableOf | Fields, path: str) -> str | None:
+def _find_table_fault(value: Any, shape: Fields, path: str) -> str | None:
     if not isinstance(value, dict):
         return _sentence(value, path, "a table")
-    if isinstance(shape, TableOf):
-        shape = Fields({}, others=shape.value)
     for name in shape.required:
         if name not in value:
             return f"{path + ': ' if path else ''}'{name}' is missing."
     prefix = f"{path}." if path else ""
     checked = value if shape.others is not ANYTHING else [name for name in shape.known if name in value]
-    for name in checked:
-        expected = shape.known.get(name, shape.others)
-        if expected is not ANYTHING and (fault := find_fault(value[name], expected, f"{prefix}{name}")):
-            return fault
-    return None
+    faults = (find_fault(value[name], shape.known.get(name, shape.others), f"{prefix}{name}") for name in checked)
+    return next(filter(None, faults), None)
 
 
 def _sentence(value: Any, path: str, allowed: str) -> str:
