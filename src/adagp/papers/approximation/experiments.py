@@ -312,6 +312,7 @@ def conclude_curves(budget: str, workspace: Workspace) -> Conclusion:
 
 
 Curve = Mapping[str, list[float | None]]
+"""Loss and accuracy of a run by epoch."""
 
 
 def _judge_curves(section: Section, curves: Mapping[str, Mapping[str, Curve]], extent: str) -> list[Verdict]:

@@ -87,9 +87,8 @@ def join_calls(
     yield [*global_sums.tensors(), *predictions.tensors()]
     global_sums.finish()
     for _, sums in corrected:
-        sums.divide(
-            processes
-        )  # true gradients are means over the processes, so the inputs that explain them must be, too
+        # True gradients are means over the processes, so the inputs that explain them must be, too.
+        sums.divide(processes)
     for site, gradient in predictions.gradients(processes):
         gradients[site] = gradients[site] + gradient if site in gradients else gradient
 
