@@ -42,9 +42,15 @@ def draw_pareto(document: Record, out: Path, formats: Sequence[str] = ("png", "s
     regimes, metric = document["regimes"], read_metrics(document)[0]
     with style():
         height = 5.0 + 0.15 * max(0, len(document["methods"]) - 8)
-        figure, (axes,) = subplots(1, len(regimes), (1.2 + 5.6 * len(regimes), height if BATCHES in regimes else 3.4))
+        columns = min(2, len(regimes))  # more next to each other would be too small to read on a page
+        rows = -(-len(regimes) // columns)
+        size = (1.2 + 5.6 * columns, rows * (height if BATCHES in regimes else 3.4))
+        figure, grid = subplots(rows, columns, size)
+        axes = [axis for row in grid for axis in row]
+        for unused in axes[len(regimes) :]:
+            unused.set_visible(False)
         colours = {name: series_colour(index) for index, name in enumerate(document["methods"])}
-        for axis, (regime, content) in zip(axes, regimes.items(), strict=True):
+        for axis, (regime, content) in zip(axes, regimes.items(), strict=False):
             if regime == BATCHES:
                 _pareto_panel(axis, content["methods"], colours, metric)
             else:
