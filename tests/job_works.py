@@ -21,7 +21,7 @@ class Work:
     def __call__(self, stop: Stop) -> None:
         with (self.result.parent / "started").open("a") as file:
             file.write(f"{self.result.name} {os.getpid()}\n")
-        if self.kind == "refuse":
+        if self.kind == "reject":
             sys.stdout.write("a last word\n")
             raise RunError("it went wrong.")
         if self.kind == "break":

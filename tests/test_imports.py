@@ -271,7 +271,7 @@ def test_public_names_are_imported_lazily(loaded_after: Callable[[str], set[str]
     for name in dir(adagp):
         assert getattr(adagp, name) is not None
     with pytest.raises(AttributeError, match=r"^module 'adagp' has no attribute 'ladder'$"):
-        adagp.ladder  # type: ignore[attr-defined]  # noqa: B018  # looking it up is the test: mypy must refuse it, too
+        adagp.ladder  # type: ignore[attr-defined]  # noqa: B018  # looking it up is the test: mypy must reject it, too
 
 
 def test_public_names_are_listed_for_tab_completion() -> None:

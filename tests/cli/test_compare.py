@@ -1,4 +1,4 @@
-"""`adagp compare` as a user calls it: real runs on the digits, continued, and what is refused before any run."""
+"""`adagp compare` as a user calls it: real runs on the digits, continued, and what is rejected before any run."""
 
 import csv
 import json
@@ -59,9 +59,9 @@ def test_a_comparison_from_beginning_to_end_and_again(program: Program) -> None:
     )
     assert [path.parent.name for path, time in kept.items() if path.stat().st_mtime_ns != time] == ["skip-16-seed0"]
 
-    # Other options are refused, and a run that fails is told of.
-    refused = program("compare", *OPTIONS, "--lr", "0.5")
-    assert (refused.code, refused.err) == (
+    # Other options are rejected, and a run that fails is told of.
+    rejected = program("compare", *OPTIONS, "--lr", "0.5")
+    assert (rejected.code, rejected.err) == (
         2,
         "error: 'compared' holds a comparison with other options (options differ). "
         "Repeat it with the same ones to continue, or give another --out.\n",
@@ -196,10 +196,10 @@ def check_a_run_is_an_ordinary_run(document: dict[str, Any]) -> None:
         (["--curve", "0.5,0.5"], "--curve has 0.5 twice."),
     ],
 )
-def test_bad_input_is_refused_before_any_run(program: Program, arguments: list[str], message: str) -> None:
-    ended = program("compare", *arguments, "--out", "refused")
+def test_bad_input_is_rejected_before_any_run(program: Program, arguments: list[str], message: str) -> None:
+    ended = program("compare", *arguments, "--out", "rejected")
     assert (ended.code, ended.out, ended.err) == (2, "", f"error: {message}\n")
-    assert not Path("refused").exists()
+    assert not Path("rejected").exists()
 
 
 @pytest.mark.parametrize(
@@ -211,11 +211,11 @@ def test_bad_input_is_refused_before_any_run(program: Program, arguments: list[s
         (["--dataset", "cifar10", "--data-dir", "nowhere"], "data set 'cifar10' is not in nowhere. "),
     ],
 )
-def test_unknown_names_are_refused_before_any_run(program: Program, arguments: list[str], beginning: str) -> None:
-    ended = program("compare", *arguments, "--out", "refused")
+def test_unknown_names_are_rejected_before_any_run(program: Program, arguments: list[str], beginning: str) -> None:
+    ended = program("compare", *arguments, "--out", "rejected")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith(f"error: {beginning}")
-    assert not Path("refused").exists()
+    assert not Path("rejected").exists()
 
 
 def test_options_from_a_file(program: Program) -> None:

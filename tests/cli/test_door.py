@@ -22,8 +22,8 @@ from adagp.program.run.record import MOST_THREADS
 Program = Callable[..., Any]
 
 
-def refusal(program: Program, *arguments: str | Path) -> str:
-    """Run the program, see it refuse and write nothing, and return what it said."""
+def rejection(program: Program, *arguments: str | Path) -> str:
+    """Run the program, see it reject and write nothing, and return what it said."""
     before = sorted(Path().rglob("*"))
     ended = program(*arguments)
     assert (ended.code, ended.out) == (2, ""), ended
@@ -100,19 +100,19 @@ def refusal(program: Program, *arguments: str | Path) -> str:
         ("demo --out /dev/null", "cannot write to the folder '/dev/null': '/dev/null' is not a folder."),
     ],
 )
-def test_values_that_are_refused(program: Program, line: str, message: str) -> None:
-    assert refusal(program, *line.split()) == message
+def test_values_that_are_rejected(program: Program, line: str, message: str) -> None:
+    assert rejection(program, *line.split()) == message
 
 
-def test_long_and_empty_texts_are_refused(program: Program) -> None:
-    assert refusal(program, "train", "--ratio", "").startswith("cannot read the ratio ''. Allowed forms: ladder, ")
+def test_long_and_empty_texts_are_rejected(program: Program) -> None:
+    assert rejection(program, "train", "--ratio", "").startswith("cannot read the ratio ''. Allowed forms: ladder, ")
     phases = ",".join(["GP"] * 30_000)
-    assert refusal(program, "pipeline", "--phases", phases) == (
+    assert rejection(program, "pipeline", "--phases", phases) == (
         "a pipeline of 4 devices, 4 micro-batches and 30,000 batches has up to 1,080,000 actions; "
         "at most 200,000 are allowed."
     )
-    assert refusal(program, "sweep", "--out", "x" * 300) == f"cannot write '{'x' * 300}': File name too long."
-    assert refusal(program, "plot", ".", "--out", "x" * 300) == (
+    assert rejection(program, "sweep", "--out", "x" * 300) == f"cannot write '{'x' * 300}': File name too long."
+    assert rejection(program, "plot", ".", "--out", "x" * 300) == (
         f"cannot write to the folder '{'x' * 300}': File name too long."
     )
 
@@ -120,13 +120,13 @@ def test_long_and_empty_texts_are_refused(program: Program) -> None:
 def test_program_files_have_a_limit(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("huge.txt").open("wb") as file:
         file.truncate(2**30)
-    assert refusal(program, "pipeline", "--schedule", "huge.txt") == (
+    assert rejection(program, "pipeline", "--schedule", "huge.txt") == (
         "cannot read the schedule 'huge.txt': it has 1,073,741,824 bytes; at most 67,108,864 are allowed."
     )
     Path("wide.txt").write_text("it: 1 micro-batches, phases GP, 999999999 stages per device\n0F0\n")
-    assert "2,999,999,997 actions; at most 200,000" in refusal(program, "pipeline", "--schedule", "wide.txt")
+    assert "2,999,999,997 actions; at most 200,000" in rejection(program, "pipeline", "--schedule", "wide.txt")
     os.mkfifo("pipe.txt")
-    assert refusal(program, "pipeline", "--schedule", "pipe.txt") == (
+    assert rejection(program, "pipeline", "--schedule", "pipe.txt") == (
         "cannot read the schedule 'pipe.txt': it is not a file."
     )
 
@@ -139,7 +139,7 @@ def _save(path: str, **changes: Any) -> None:
 
 def test_labels_far_beyond_any_class(program: Program) -> None:
     _save("far.npz", y_test=np.array([0, 1, 0, 1, 0, 1, 0, 10**8]))
-    assert refusal(program, "train", "--dataset", "far.npz") == (
+    assert rejection(program, "train", "--dataset", "far.npz") == (
         "far.npz: a label is 100000000; without class names labels run to 99999 at most."
     )
 
@@ -156,14 +156,14 @@ def test_arrays_that_claim_more_than_there_is(program: Program, count: int) -> N
                 content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + content[-512:]
             bad.writestr(name, content)
     size = 10 + len(header) + 512
-    assert refusal(program, "train", "--dataset", "bad.npz") == (
+    assert rejection(program, "train", "--dataset", "bad.npz") == (
         f"bad.npz: x_train claims shape ({count}, 8, 8) and dtype uint8, {64 * count:,} bytes, but the archive holds {size}."
     )
 
 
 def test_a_model_that_does_not_fit_into_memory(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adagp.core.memory.free_memory", lambda: 10**9)
-    assert refusal(program, "train", "--width", "1000") == (
+    assert rejection(program, "train", "--width", "1000") == (
         "model 'digits_cnn' with 10 classes and width 1000 needs 55.3 GB of memory; 1.0 GB are free."
     )
 

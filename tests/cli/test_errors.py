@@ -24,8 +24,8 @@ def listed(names: Iterable[str]) -> str:
 
 
 @pytest.fixture
-def refuses(program: Program) -> Callable[..., str]:
-    """Return a function that calls the program, sees it refuse, and returns the message."""
+def rejects(program: Program) -> Callable[..., str]:
+    """Return a function that calls the program, sees it reject, and returns the message."""
 
     def files() -> list[Path]:
         return sorted(path for path in Path().rglob("*") if "__pycache__" not in path.parts)  # of imported models
@@ -72,49 +72,49 @@ Refuses = Callable[..., str]
         ("--keep-rule", "magnitude", "--keep-rule has no effect without --keep; give --keep as well."),
     ],
 )
-def test_unknown_names(refuses: Refuses, option: str, value: str, message: str) -> None:
-    assert refuses("train", option, value) == message
+def test_unknown_names(rejects: Refuses, option: str, value: str, message: str) -> None:
+    assert rejects("train", option, value) == message
 
 
-def test_precision_in_what_it_does_not_go_with(refuses: Refuses) -> None:
-    assert refuses("train", "--precision", "bfp4", "--parallel", "data") == (
+def test_precision_in_what_it_does_not_go_with(rejects: Refuses) -> None:
+    assert rejects("train", "--precision", "bfp4", "--parallel", "data") == (
         "--precision bfp4 is for runs in one process: exponents and widths depend on the whole batch, of which each process "
         "has a share; leave it out with --parallel data."
     )
-    assert refuses("train", "--method", "bp", "--precision", "bfp4", "--compile") == (
+    assert rejects("train", "--method", "bp", "--precision", "bfp4", "--compile") == (
         "precision 'bfp4' replaces products while the model runs; it cannot be compiled."
     )
-    assert refuses("train", "--method", "bp", "--precision", "layers:2-4@4") == (
+    assert rejects("train", "--method", "bp", "--precision", "layers:2-4@4") == (
         "the precision 'layers:2-4@4' cuts the model after layer 4; it has 4 layers, so that it must be 1 to 3."
     )
 
 
 @pytest.mark.parametrize("ratio", ["0:0", "-1:2", "4:-1"])
-def test_ratios_without_an_alternation(refuses: Refuses, ratio: str) -> None:
-    assert refuses("train", "--ratio", ratio) == (
+def test_ratios_without_an_alternation(rejects: Refuses, ratio: str) -> None:
+    assert rejects("train", "--ratio", ratio) == (
         f"ratio {ratio} is not allowed: K:M needs whole numbers of at least 0 that are not both 0, "
         "for example 4:1 (four GP batches, then one BP batch)."
     )
 
 
-def test_warm_up_longer_than_the_run(refuses: Refuses) -> None:
-    assert refuses("train", "--epochs", "4", "--batches", "50") == (
+def test_warm_up_longer_than_the_run(rejects: Refuses) -> None:
+    assert rejects("train", "--epochs", "4", "--batches", "50") == (
         "--epochs and --batches both set the length of the run; give one of them."
     )
-    assert refuses("train", "--epochs", "4", "--warmup", "5") == (
+    assert rejects("train", "--epochs", "4", "--warmup", "5") == (
         "warm-up of 5 epochs does not fit a run of 4: nothing would be predicted. Give a warm-up of 0 to 3, or more epochs."
     )
 
 
-def test_batch_size_above_the_data_set(refuses: Refuses) -> None:
+def test_batch_size_above_the_data_set(rejects: Refuses) -> None:
     size = DIGITS_TRAIN + 1
-    assert refuses("train", "--batch-size", str(size)) == (
+    assert rejects("train", "--batch-size", str(size)) == (
         f"batch size {size} is larger than the training set of {DIGITS_TRAIN} samples; choose 1 to {DIGITS_TRAIN}."
     )
 
 
-def test_a_data_set_that_is_not_there(refuses: Refuses) -> None:
-    assert refuses("train", "--dataset", "cifar10", "--data-dir", "here") == (
+def test_a_data_set_that_is_not_there(rejects: Refuses) -> None:
+    assert rejects("train", "--dataset", "cifar10", "--data-dir", "here") == (
         "data set 'cifar10' is not in here. Put there the file here/cifar10.npz with the arrays "
         "x_train, y_train, x_test, y_test (and class_names if you like), or the folder here/cifar-10-batches-py "
         "in its usual layout. Or let --download fetch it."
@@ -127,8 +127,8 @@ def arrays(**changes: Any) -> dict[str, Any]:
     return {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels, **changes}
 
 
-def test_a_file_that_is_not_there(refuses: Refuses) -> None:
-    assert refuses("train", "--dataset", "none.npz") == "none.npz: no such file."
+def test_a_file_that_is_not_there(rejects: Refuses) -> None:
+    assert rejects("train", "--dataset", "none.npz") == "none.npz: no such file."
 
 
 @pytest.mark.parametrize(
@@ -147,29 +147,29 @@ def test_a_file_that_is_not_there(refuses: Refuses) -> None:
         ({"y_train": np.zeros(7, np.int64)}, "x_train has 8 images but y_train has 7 labels."),
     ],
 )
-def test_files_with_wrong_arrays(refuses: Refuses, changes: dict[str, Any], message: str) -> None:
+def test_files_with_wrong_arrays(rejects: Refuses, changes: dict[str, Any], message: str) -> None:
     np.savez("set.npz", **arrays(**changes))
-    assert refuses("train", "--dataset", "set.npz", "--batch-size", "4") == f"set.npz: {message}"
+    assert rejects("train", "--dataset", "set.npz", "--batch-size", "4") == f"set.npz: {message}"
 
 
-def test_a_file_with_other_arrays(refuses: Refuses) -> None:
+def test_a_file_with_other_arrays(rejects: Refuses) -> None:
     np.savez("set.npz", x=np.zeros(3), y_train=np.zeros(3))
-    assert refuses("train", "--dataset", "set.npz") == (
+    assert rejects("train", "--dataset", "set.npz") == (
         "set.npz: x_train, x_test, y_test missing; it holds x, y_train. "
         "Needed: x_train, y_train, x_test, y_test; class_names may be there too."
     )
 
 
-def test_a_file_that_was_cut_off(refuses: Refuses) -> None:
+def test_a_file_that_was_cut_off(rejects: Refuses) -> None:
     np.savez("set.npz", **arrays())
     whole = Path("set.npz").read_bytes()
     Path("set.npz").write_bytes(whole[: len(whole) // 2])
-    assert refuses("train", "--dataset", "set.npz") == "set.npz: not a .npz archive, or cut off before its end."
+    assert rejects("train", "--dataset", "set.npz") == "set.npz: not a .npz archive, or cut off before its end."
 
 
-def test_a_model_that_does_not_fit_the_data(refuses: Refuses) -> None:
+def test_a_model_that_does_not_fit_the_data(rejects: Refuses) -> None:
     Path("own_model.py").write_text("from torch import nn\ndef build():\n    return nn.Flatten()\n")
-    assert refuses("train", "--model", "own_model:build") == (
+    assert rejects("train", "--model", "own_model:build") == (
         "'own_model:build' gives scores for 64 classes; the data has 10."
     )
 
@@ -185,55 +185,55 @@ def test_a_model_that_does_not_fit_the_data(refuses: Refuses) -> None:
         ("torch:nn", "'torch:nn' is of type module, which cannot be called."),
     ],
 )
-def test_models_that_are_something_else(refuses: Refuses, model: str, message: str) -> None:
-    assert refuses("train", "--model", model) == message
+def test_models_that_are_something_else(rejects: Refuses, model: str, message: str) -> None:
+    assert rejects("train", "--model", model) == message
 
 
-def test_reproductions_on_a_device_that_is_not_there(refuses: Refuses) -> None:
-    message = refuses("reproduce", "adagp-figure20", "--device", "meta", "--out", "here")
+def test_reproductions_on_a_device_that_is_not_there(rejects: Refuses) -> None:
+    message = rejects("reproduce", "adagp-figure20", "--device", "meta", "--out", "here")
     assert message == "device 'meta' cannot be used here: it computes nothing. Try cpu."
 
 
-def test_a_device_that_is_not_there(refuses: Refuses) -> None:
-    message = refuses("train", "--device", "teapot")
+def test_a_device_that_is_not_there(rejects: Refuses) -> None:
+    message = rejects("train", "--device", "teapot")
     assert message.startswith("device 'teapot' cannot be used here: ")
     assert message.endswith(" Try cpu.")
 
 
-def test_an_output_folder_that_cannot_be_written(refuses: Refuses) -> None:
+def test_an_output_folder_that_cannot_be_written(rejects: Refuses) -> None:
     Path("file").touch()
-    assert refuses("train", "--out", "file/run") == "cannot write the run folder 'file/run': Not a directory."
+    assert rejects("train", "--out", "file/run") == "cannot write the run folder 'file/run': Not a directory."
 
 
-def test_an_output_folder_of_somebody_else(refuses: Refuses) -> None:
+def test_an_output_folder_of_somebody_else(rejects: Refuses) -> None:
     Path("mine").mkdir()
     Path("mine/letter.txt").touch()
     message = "'mine' holds files that are not a run (letter.txt, ...); give another --out."
-    assert refuses("train", "--out", "mine") == message
-    assert refuses("train", "--out", "mine", "--force") == message
+    assert rejects("train", "--out", "mine") == message
+    assert rejects("train", "--out", "mine", "--force") == message
 
 
-def test_resume_takes_neither_out_nor_force(refuses: Refuses) -> None:
+def test_resume_takes_neither_out_nor_force(rejects: Refuses) -> None:
     for more in (("--out", "other"), ("--force",)):
-        assert refuses("train", "--resume", "run", *more) == (
+        assert rejects("train", "--resume", "run", *more) == (
             "--resume continues in the run's folder; leave out --out and --force."
         )
 
 
-def test_resume_wants_a_run(refuses: Refuses) -> None:
-    assert refuses("train", "--resume", "none") == "'none' is not a run folder: it has no config.json."
+def test_resume_wants_a_run(rejects: Refuses) -> None:
+    assert rejects("train", "--resume", "none") == "'none' is not a run folder: it has no config.json."
 
 
-def test_wrong_configuration_files(refuses: Refuses) -> None:
-    assert refuses("train", "--config", "none.toml") == (
+def test_wrong_configuration_files(rejects: Refuses) -> None:
+    assert rejects("train", "--config", "none.toml") == (
         "cannot read the configuration file 'none.toml': No such file or directory."
     )
     Path("run.toml").write_text("epochs = 1.5\n")
-    assert refuses("train", "--config", "run.toml") == "run.toml: option 'epochs' is 1.5; it must be of type int."
+    assert rejects("train", "--config", "run.toml") == "run.toml: option 'epochs' is 1.5; it must be of type int."
     Path("run.toml").write_text("out = 'here'\n")
-    assert refuses("train", "--config", "run.toml").startswith("run.toml: unknown option 'out'. ")
+    assert rejects("train", "--config", "run.toml").startswith("run.toml: unknown option 'out'. ")
     Path("run.toml").write_text("method = 'xyz'\n")
-    assert refuses("train", "--config", "run.toml") == f"unknown method 'xyz'. Choose from: {listed(METHODS)}."
+    assert rejects("train", "--config", "run.toml") == f"unknown method 'xyz'. Choose from: {listed(METHODS)}."
 
 
 def test_values_that_are_no_numbers(program: Program) -> None:

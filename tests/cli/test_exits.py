@@ -45,7 +45,7 @@ def test_a_full_disk_under_standard_output(tmp_path: Path, command: str) -> None
 
 @pytest.mark.medium
 @pytest.mark.parametrize("command", ["models digits_cnn", "train --epochs 1"])
-def test_a_closed_standard_output_is_refused_before_work(tmp_path: Path, command: str) -> None:
+def test_a_closed_standard_output_is_rejected_before_work(tmp_path: Path, command: str) -> None:
     ended = shell(f"adagp {command} >&-", tmp_path)
     assert ended.returncode == 2
     assert ended.stderr == "error: standard output is closed; redirect it, for example with >/dev/null.\n"

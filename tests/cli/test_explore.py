@@ -113,7 +113,7 @@ def test_a_preset_stands_for_the_axes_that_are_not_given(program: Program) -> No
          "--input and --image-size or --channels both set the shape; give one or the other."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(program: Program, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_is_rejected(program: Program, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     (tmp_path / "there.csv").write_text("mine")
     ended = program("explore", "two_layer_cnn", *arguments)
     assert (ended.code, ended.err.strip(), ended.out) == (2, f"error: {message}", "")

@@ -46,7 +46,7 @@ EVIL = "open('harm', 'w').close()\ndef build(**options):\n    raise AssertionErr
 def answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """Return a function that runs the program and refuses anything but an answer: exit code and standard error."""
+    """Return a function that runs the program and rejects anything but an answer: exit code and standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "evil.py").write_text(EVIL)

@@ -133,7 +133,7 @@ def test_any_command_line(examples: int) -> None:
     def check(words: list[str]) -> None:
         code, said = run(words)
         assert code in (0, 2), (words, said)
-        assert code == 0 or said.strip(), "a refusal says why"
+        assert code == 0 or said.strip(), "a rejection says why"
         assert "\x1b" not in said or not said.startswith("error: ")
 
     check()

@@ -122,7 +122,7 @@ def test_a_target_is_checked_by_the_metric(program: Program) -> None:
     assert (ended.code, ended.err) == (2, "error: --target is nan; it must be a finite number.\n")
 
 
-def test_an_evaluation_without_a_declared_metric_is_refused_before_training(
+def test_an_evaluation_without_a_declared_metric_is_rejected_before_training(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load_plugin(MODULE)

@@ -1,4 +1,4 @@
-"""`adagp train --parallel`, in one process: what it refuses."""
+"""`adagp train --parallel`, in one process: what it rejects."""
 
 from collections.abc import Callable
 from typing import Any

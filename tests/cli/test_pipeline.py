@@ -120,6 +120,6 @@ def test_actions_can_be_saved_and_read_again(program: Program, tmp_path: Path) -
         (("--plot", "chart.bmp"), "cannot plot to 'chart.bmp'; the name must end in .svg, .png, .pdf."),
     ],
 )
-def test_wrong_options_are_refused(program: Program, arguments: tuple[str, ...], message: str) -> None:
+def test_wrong_options_are_rejected(program: Program, arguments: tuple[str, ...], message: str) -> None:
     ended = program("pipeline", *arguments)
     assert (ended.code, ended.out, ended.err) == (2, "", f"error: {message}\n")

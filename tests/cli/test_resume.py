@@ -1,4 +1,4 @@
-"""`adagp train --resume`: what it refuses. That it goes on exactly is tested with the training loop."""
+"""`adagp train --resume`: what it rejects. That it goes on exactly is tested with the training loop."""
 
 import json
 import sys
@@ -56,7 +56,7 @@ def test_changed_options_in_a_configuration_file_are_named(program: Program, fin
     )
 
 
-def test_unknown_options_in_a_configuration_file_are_refused(program: Program, finished: Path) -> None:
+def test_unknown_options_in_a_configuration_file_are_rejected(program: Program, finished: Path) -> None:
     Path("run.toml").write_text("epoch = 2\n")
     assert error(program, finished, "--config", "run.toml").startswith(
         "run.toml: unknown option 'epoch'. Did you mean 'epochs'? "

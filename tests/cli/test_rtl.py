@@ -1,4 +1,4 @@
-"""`adagp rtl`: what it prints and writes, and what it refuses."""
+"""`adagp rtl`: what it prints and writes, and what it rejects."""
 
 import json
 import sys
@@ -216,7 +216,7 @@ def test_run(program: Program) -> None:
         ),
     ],
 )
-def test_refusals(program: Program, words: tuple[str, ...], message: str) -> None:
+def test_rejections(program: Program, words: tuple[str, ...], message: str) -> None:
     ended = program("rtl", *words)
     assert (ended.code, ended.out, ended.err) == (2, "", f"error: {message}\n")
     assert list(Path().iterdir()) == []

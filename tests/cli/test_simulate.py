@@ -182,7 +182,7 @@ def test_options_that_a_model_of_text_has_no_use_for_are_errors(arguments: list[
     assert str(raised.value) == message
 
 
-def test_a_source_that_nobody_knows_is_refused() -> None:
+def test_a_source_that_nobody_knows_is_rejected() -> None:
     with pytest.raises(AdagpError, match=r"^unknown source 'nonsense'\. Did you mean 'noise'\? Choose from: average, "):
         report("two_layer_cnn", "--source", "nonsense", "--ratio", "1:1")
 
@@ -244,7 +244,7 @@ def test_a_replayed_run_has_the_size_of_its_images(write_run: Any) -> None:
         assert report("--from-run", str(run), "--input", "3x32x32")["macs_per_sample"] < macs
 
 
-def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_replayed_is_rejected(write_run: Any, tmp_path: Path) -> None:
     run = write_run("one")
     wide = json.dumps(json.loads((run / "config.json").read_text()) | {"width": 1e9})
     for file, content, message in (
@@ -302,7 +302,7 @@ def test_a_run_that_cannot_be_replayed_is_refused(write_run: Any, tmp_path: Path
         (["two_layer_cnn", "--plot", "x.doc"], "cannot plot to 'x.doc'; the name must end in .svg, .png, .pdf."),
     ],
 )
-def test_wrong_options_are_refused(arguments: list[str], message: str) -> None:
+def test_wrong_options_are_rejected(arguments: list[str], message: str) -> None:
     with pytest.raises(AdagpError) as raised:
         call("simulate", *arguments)
     assert str(raised.value) == message
@@ -319,7 +319,7 @@ def test_schedules_by_patterns_are_simulated() -> None:
 
 @pytest.mark.parametrize("command", [("simulate", "two_layer_cnn"), ("sweep", "--models", "two_layer_cnn")])
 @pytest.mark.parametrize("ratio", ["adaptive", "adaptive:2-4"])
-def test_an_adaptive_schedule_is_refused_before_any_work(
+def test_an_adaptive_schedule_is_rejected_before_any_work(
     command: tuple[str, ...], ratio: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trace(*arguments: object, **options: object) -> None:
@@ -341,7 +341,7 @@ def test_sweep_writes_a_row_for_each_combination(tmp_path: Path) -> None:
     assert plot.stat().st_size > 1000
 
 
-def test_sweep_refuses_unknown_names_before_it_works() -> None:
+def test_sweep_rejects_unknown_names_before_it_works() -> None:
     with pytest.raises(AdagpError, match=r"^unknown model 'vgg99'\."):
         call("sweep", "--models", "two_layer_cnn,vgg99")
     with pytest.raises(AdagpError, match=r"^--models is empty; give at least one name\.$"):

@@ -65,7 +65,7 @@ def test_an_export_beside_the_report(program: Program, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.medium
-def test_what_cannot_be_is_refused(program: Program, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_is_rejected(program: Program, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     for name in ("bad.onnx", "bad.pt2", "bad.json"):
         (tmp_path / name).write_bytes(b"\x07damaged")
     ended = program("simulate", *arguments)

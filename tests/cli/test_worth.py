@@ -33,7 +33,7 @@ def test_tables_json_and_a_picture(program: Any, comparison: Path) -> None:
     assert (on_accelerator["price"], on_accelerator["overhead"], on_accelerator["verdict"]) == (0.3, 0.02, "pays")
 
 
-def test_what_tells_no_worth_is_refused(program: Any, comparison: Path) -> None:
+def test_what_tells_no_worth_is_rejected(program: Any, comparison: Path) -> None:
     ended = program("worth", "nowhere")
     assert (ended.code, ended.err) == (2, "error: 'nowhere' holds no finished comparison: it has no report.json.\n")
     (comparison / "report.json").write_text('{"worth": null}')

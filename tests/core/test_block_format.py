@@ -1,4 +1,4 @@
-"""The block format: what it holds, and what is refused."""
+"""The block format: what it holds, and what is rejected."""
 
 import pytest
 
@@ -27,6 +27,6 @@ def test_sizes_of_the_format() -> None:
     ],
 )
 def test_invalid_formats_are_rejected(options: dict[str, object], message: str) -> None:
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as rejected:
         BlockFormat(**options)  # type: ignore[arg-type]
-    assert str(refused.value) == message
+    assert str(rejected.value) == message

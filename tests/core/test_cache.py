@@ -112,7 +112,7 @@ def test_pipes_and_folders_in_place_of_entries(folder: Path) -> None:
 def test_an_unwritable_folder_changes_no_answer(folder: Path, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if state == "read-only":
         folder.mkdir(parents=True)
-        # root may write anywhere, so the refusal is the system's answer to making a file
+        # root may write anywhere, so the rejection is the system's answer to making a file
         monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(PermissionError(13, "read-only")))
     elif state == "a file":
         folder.parent.mkdir()

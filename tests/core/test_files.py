@@ -1,4 +1,4 @@
-"""Files that users name: published whole, through links and to devices too; refused before work where they cannot be."""
+"""Files that users name: published whole, through links and to devices too; rejected before work where they cannot be."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The table of methods: what it holds, methods of users, and what is refused."""
+"""The table of methods: what it holds, methods of users, and what is rejected."""
 
 import sys
 from collections.abc import Iterator

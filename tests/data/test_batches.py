@@ -251,7 +251,7 @@ def test_the_parts_are_disjoint_whole_and_the_same_each_time() -> None:
 
 
 @pytest.mark.parametrize(("samples", "share", "count"), [(10, 0.01, 0), (10, 0.99, 10)])
-def test_a_part_without_samples_is_refused(samples: int, share: float, count: int) -> None:
+def test_a_part_without_samples_is_rejected(samples: int, share: float, count: int) -> None:
     with pytest.raises(OptionError) as caught:
         held_out(samples, share)
     assert str(caught.value) == (

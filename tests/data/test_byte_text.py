@@ -65,7 +65,7 @@ def test_an_epoch_begun_in_its_middle_is_the_rest_of_it() -> None:
     assert not torch.equal(first, other)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_is_rejected() -> None:
     message = "^--sequence-length is 60, too long for the training set of 100 bytes; choose at most 50.$"
     with pytest.raises(OptionError, match=message):
         ByteBatches(TEXT, 60, 1, shuffle=True)

@@ -58,14 +58,14 @@ def broken(devkit: Path, message: str) -> None:
         read_voc(devkit)
 
 
-def test_an_annotation_without_its_image_is_refused(write_devkit: WriteDevkit) -> None:
+def test_an_annotation_without_its_image_is_rejected(write_devkit: WriteDevkit) -> None:
     devkit = write_devkit(TRAIN, VAL)
     picture = devkit / "VOC2012" / "JPEGImages" / "two.jpg"
     picture.unlink()
     broken(devkit, f"{devkit}/VOC2012/Annotations/two.xml: its image {picture} is missing.")
 
 
-def test_a_listed_picture_without_annotation_is_refused(write_devkit: WriteDevkit) -> None:
+def test_a_listed_picture_without_annotation_is_rejected(write_devkit: WriteDevkit) -> None:
     devkit = write_devkit(TRAIN, VAL)
     annotation = devkit / "VOC2012" / "Annotations" / "three.xml"
     annotation.unlink()
@@ -81,7 +81,7 @@ def test_a_listed_picture_without_annotation_is_refused(write_devkit: WriteDevki
         ((1, 1, 5, 48.5), "1, 1, 5, 48.5"),
     ],
 )
-def test_a_box_outside_its_image_is_refused(write_devkit: WriteDevkit, box: tuple[float, ...], shown: str) -> None:
+def test_a_box_outside_its_image_is_rejected(write_devkit: WriteDevkit, box: tuple[float, ...], shown: str) -> None:
     devkit = write_devkit({"one": [("dog", (1, 1, 5, 5), False), ("cow", box, False)]}, VAL)
     broken(
         devkit,
@@ -90,7 +90,7 @@ def test_a_box_outside_its_image_is_refused(write_devkit: WriteDevkit, box: tupl
     )
 
 
-def test_an_empty_box_is_refused(write_devkit: WriteDevkit) -> None:
+def test_an_empty_box_is_rejected(write_devkit: WriteDevkit) -> None:
     devkit = write_devkit({"one": []}, VAL)
     annotation = devkit / "VOC2012" / "Annotations" / "three.xml"
     annotation.write_text(annotation.read_text().replace("<ymax>48</ymax>", "<ymax>3</ymax>"))
@@ -100,7 +100,7 @@ def test_an_empty_box_is_refused(write_devkit: WriteDevkit) -> None:
     )
 
 
-def test_an_unknown_class_is_refused(write_devkit: WriteDevkit) -> None:
+def test_an_unknown_class_is_rejected(write_devkit: WriteDevkit) -> None:
     devkit = write_devkit(TRAIN, {"three": [("unicorn", (1, 1, 5, 5), False)]})
     broken(
         devkit,
@@ -110,7 +110,7 @@ def test_an_unknown_class_is_refused(write_devkit: WriteDevkit) -> None:
     )
 
 
-def test_missing_and_empty_splits_are_refused(write_devkit: WriteDevkit) -> None:
+def test_missing_and_empty_splits_are_rejected(write_devkit: WriteDevkit) -> None:
     devkit = write_devkit(TRAIN, VAL)
     listing = devkit / "VOC2012" / "ImageSets" / "Main" / "val.txt"
     listing.write_text("\n")
@@ -119,7 +119,7 @@ def test_missing_and_empty_splits_are_refused(write_devkit: WriteDevkit) -> None
     broken(devkit, f"{listing}: no such file; it should list the pictures of the val split.")
 
 
-def test_what_is_not_xml_is_refused(write_devkit: WriteDevkit) -> None:
+def test_what_is_not_xml_is_rejected(write_devkit: WriteDevkit) -> None:
     devkit = write_devkit(TRAIN, VAL)
     annotation = devkit / "VOC2012" / "Annotations" / "one.xml"
     annotation.write_text("<annotation><size><width>3</width></size></annotation>")
@@ -128,7 +128,7 @@ def test_what_is_not_xml_is_refused(write_devkit: WriteDevkit) -> None:
     broken(devkit, f"{annotation}: not a readable annotation (no element found: line 1, column 12).")
 
 
-def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
+def test_other_files_and_folders_are_rejected(tmp_path: Path) -> None:
     broken(tmp_path, f"{tmp_path}: it holds no VOCdevkit/VOC2012/ImageSets/Main; expected the layout of VOC's devkit.")
     fake = tmp_path / "voc.zip"
     fake.write_text("not a zip")
@@ -170,7 +170,7 @@ def test_a_wide_picture_has_bars_above_and_below(write_devkit: WriteDevkit) -> N
     assert np.abs(pixels[:, 4:28].astype(int) - [30, 60, 90]).max() < 10
 
 
-def test_a_picture_of_another_size_than_annotated_is_refused(write_devkit: WriteDevkit) -> None:
+def test_a_picture_of_another_size_than_annotated_is_rejected(write_devkit: WriteDevkit) -> None:
     devkit = write_devkit({"one": []}, {"two": []})
     annotation = devkit / "VOC2012" / "Annotations" / "one.xml"
     annotation.write_text(annotation.read_text().replace("<width>64", "<width>60"))
@@ -180,7 +180,7 @@ def test_a_picture_of_another_size_than_annotated_is_refused(write_devkit: Write
     assert str(caught.value) == f"{picture}: it is 64x48 pixels, but its annotation says 60x48."
 
 
-def test_a_broken_picture_is_refused(write_devkit: WriteDevkit) -> None:
+def test_a_broken_picture_is_rejected(write_devkit: WriteDevkit) -> None:
     devkit = write_devkit({"one": []}, {"two": []})
     picture = devkit / "VOC2012" / "JPEGImages" / "one.jpg"
     picture.write_bytes(picture.read_bytes()[:200])
@@ -242,7 +242,7 @@ def test_pictures_too_large_for_memory_are_read_batch_by_batch(
     assert all(map(same, held.epoch(1), streamed.epoch(1)))
 
 
-def test_a_batch_larger_than_the_set_is_refused(samples: list[Annotated]) -> None:
+def test_a_batch_larger_than_the_set_is_rejected(samples: list[Annotated]) -> None:
     with pytest.raises(OptionError) as caught:
         BoxedBatches(samples, 8, size=32, train=True)
     assert str(caught.value) == "batch size 8 is larger than the training set of 7 samples; choose 1 to 7."

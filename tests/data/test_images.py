@@ -126,7 +126,7 @@ def test_not_an_archive(tmp_path: Path, content: bytes) -> None:
     assert message(path) == "FILE: not a .npz archive, or cut off before its end."
 
 
-def test_truncated_anywhere_is_refused(tmp_path: Path) -> None:
+def test_truncated_anywhere_is_rejected(tmp_path: Path) -> None:
     whole = write(tmp_path).read_bytes()
     path = tmp_path / "cut.npz"
     for length in range(0, len(whole) - 1, 97):

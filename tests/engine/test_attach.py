@@ -75,7 +75,7 @@ def test_batches_must_end_in_the_last_epoch(batches: int) -> None:
     assert [trainer.epoch_length(epoch) for epoch in (0, 7, 8)] == [10, 10, 1]
 
 
-def test_closures_are_refused() -> None:
+def test_closures_are_rejected() -> None:
     one = model()
     with pytest.raises(
         ModelError, match="^LBFGS calls a closure several times per step, each with a loss and a backward pass"
@@ -90,7 +90,7 @@ def test_closures_are_refused() -> None:
         attach(one, Own(one.parameters(), lr=0.1))
 
 
-def test_a_model_without_sites_is_refused() -> None:
+def test_a_model_without_sites_is_rejected() -> None:
     with pytest.raises(ModelError) as caught:
         attach(nn.BatchNorm2d(3))
     assert str(caught.value) == (
@@ -122,7 +122,7 @@ def test_a_model_without_sites_is_refused() -> None:
         ),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+def test_wrong_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match="^" + re.escape(message)):
         attach(model(), **options)
 

@@ -98,7 +98,7 @@ def test_gradient_hooks_act_in_a_model_that_its_user_compiled(method: str) -> No
         torch.testing.assert_close(found[f"_orig_mod.{name}"], value)
 
 
-def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_compiler_it_is_rejected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(OptionError) as caught:

@@ -84,9 +84,9 @@ fully_shard(parts[0], mesh=mesh["data"])
 fully_shard(sharded, mesh=mesh["data"])
 fully_shard(other[0], mesh=mesh["data"])
 fully_shard(other[1], mesh=mesh["tensor"])
-refused = [(one, None) for one in (parallel, both, parts, other)]
-refused += [(sharded, adagp.EngineOptions(weight_hooks=adagp.DropBack(0.5))), (sharded, adagp.EngineOptions(precision="bfp4"))]
-for model, engine in refused:
+rejected = [(one, None) for one in (parallel, both, parts, other)]
+rejected += [(sharded, adagp.EngineOptions(weight_hooks=adagp.DropBack(0.5))), (sharded, adagp.EngineOptions(precision="bfp4"))]
+for model, engine in rejected:
     try:
         adagp.attach(model, torch.optim.SGD(model.parameters()), steps=30, engine=engine)
     except AdagpError as error:
@@ -96,7 +96,7 @@ dist.destroy_process_group()
 """
 
 
-def test_weights_that_are_not_spread_by_fully_shard_alone_are_refused(
+def test_weights_that_are_not_spread_by_fully_shard_alone_are_rejected(
     tmp_path: Path, python: Callable[..., Any]
 ) -> None:
     program = tmp_path / "program.py"
@@ -120,7 +120,7 @@ def test_weights_that_are_not_spread_by_fully_shard_alone_are_refused(
     ]
 
 
-def test_wrappers_with_copies_or_parts_of_the_model_are_refused() -> None:
+def test_wrappers_with_copies_or_parts_of_the_model_are_rejected() -> None:
     class FullyShardedDataParallel(nn.Module):  # torch's own cannot be made without an accelerator
         def __init__(self, module: nn.Module) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Training is right or refused, never wrong without a word: cases in which it once was not."""
+"""Training is right or rejected, never wrong without a word: cases in which it once was not."""
 
 import copy
 import io
@@ -89,7 +89,7 @@ def test_the_guard_holds_one_site_and_lets_the_others_move() -> None:
     assert again.read() == {"first": 1.0, "last": 0.0}
 
 
-def test_refusals_that_go_on_are_told_once() -> None:
+def test_rejections_that_go_on_are_told_once() -> None:
     class Broken(adagp.Source):
         def produce(self, sites: Any) -> list[Tensor | None]:
             return [torch.full_like(site.weight, torch.nan) for site in sites]
@@ -114,7 +114,7 @@ def test_refusals_that_go_on_are_told_once() -> None:
 
 
 @pytest.mark.medium
-def test_a_compiled_model_that_was_called_before_is_refused() -> None:
+def test_a_compiled_model_that_was_called_before_is_rejected() -> None:
     model = Net()
     compiled: Any = torch.compile(model, backend="eager")
     compiled(draw())
@@ -316,7 +316,7 @@ def test_topk_for_all_sites_with_a_scaler() -> None:
     assert model.first.weight.isfinite().all()
 
 
-def test_an_attach_that_refuses_leaves_no_hooks() -> None:
+def test_an_attach_that_rejects_leaves_no_hooks() -> None:
     class Own(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:  # noqa: A002
             return super().forward(input) * 2
@@ -329,7 +329,7 @@ def test_an_attach_that_refuses_leaves_no_hooks() -> None:
     assert not model._forward_pre_hooks
 
 
-def test_a_detached_trainer_and_another_sources_state_are_refused() -> None:
+def test_a_detached_trainer_and_another_sources_state_are_rejected() -> None:
     model = Net()
     trainer = attached(model)
     with pytest.raises(UsageError) as caught:

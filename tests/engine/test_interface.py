@@ -80,7 +80,7 @@ def test_an_abandoned_batch_changes_nothing_but_the_place_in_the_run() -> None:
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
 
 
-def test_batches_that_overlap_or_end_too_early_are_refused() -> None:
+def test_batches_that_overlap_or_end_too_early_are_rejected() -> None:
     trainer = attached(net())
     batch = trainer.begin()
     with pytest.raises(UsageError, match=r"^the last batch is not over: call its finish\(\), or abandon\(\)"):
@@ -183,7 +183,7 @@ def test_a_run_without_epochs(steps: int) -> None:
     assert 0.3 < share < 0.75
 
 
-def test_gradients_stay_until_the_next_batch_and_foreign_ones_are_refused() -> None:
+def test_gradients_stay_until_the_next_batch_and_foreign_ones_are_rejected() -> None:
     model = net()
     trainer = attached(model)
     for inputs in draws(4):

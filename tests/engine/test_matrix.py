@@ -1,4 +1,4 @@
-"""Models of many kinds by all methods, after two BP batches and one GP batch: right, or refused in a sentence.
+"""Models of many kinds by all methods, after two BP batches and one GP batch: right, or rejected in a sentence.
 
 Right is: in BP batches every parameter is bit-equal to plain PyTorch's; in the GP batch exactly the promised weights get a
 gradient and move, all of them and nothing else. What is promised is found by this file, without the library: the weights of
@@ -303,7 +303,7 @@ def tried(name: str) -> dict[str, str]:
 
 
 def outcome(case: Case, method: str, states: list[list[Tensor]], aims: set[str]) -> str:
-    """Return how many weights a GP batch moves, "all" for plain backprop, or the refusal."""
+    """Return how many weights a GP batch moves, "all" for plain backprop, or the rejection."""
     model, source = copy.deepcopy(case.model), adagp.METHODS[method].source
     schedule = WarmUp(Ladder((Rung(1, 0),), source), batches=WARMUP, batches_per_epoch=99) if source else "bp"
     try:
@@ -343,11 +343,11 @@ def check_partial(case: Case, method: str, truths: dict[str, Tensor]) -> None:
 
 
 def row(name: str) -> str:
-    cells = [one if len(one) < 5 else "refused" for one in tried(name).values()]
+    cells = [one if len(one) < 5 else "rejected" for one in tried(name).values()]
     return f"| {name} | " + " | ".join(cells) + " |"
 
 
-def refusals(name: str) -> list[str]:
+def rejections(name: str) -> list[str]:
     return [f"- {name}, `{method}`: {text}" for method, text in tried(name).items() if len(text) >= 5]
 
 
@@ -356,7 +356,7 @@ HEADING = [
     "",
     "Tiny models of many kinds, each trained by each method for two BP batches and one GP batch. A number says that the BP",
     "batches were bit-equal to plain PyTorch, and that in the GP batch so many weights got a gradient and moved: all that",
-    "belong to layers of a known kind which are called and which backprop reaches, and nothing else. Where it says refused,",
+    "belong to layers of a known kind which are called and which backprop reaches, and nothing else. Where it says rejected,",
     "there is an error with the reason, below. Made and checked by `tests/engine/test_matrix.py`.",
     "",
     "| model | " + " | ".join(METHODS) + " |",
@@ -365,18 +365,20 @@ HEADING = [
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_trains_as_promised_or_refuses(name: str) -> None:
+def test_it_trains_as_promised_or_rejects(name: str) -> None:
     assert tried(name)["adagp"].isdigit()
     if not os.environ.get("ADAGP_WRITE_DOCS"):
         lines = DOCUMENT.read_text().splitlines()
         assert row(name) in lines
-        assert set(refusals(name)) <= set(lines)
+        assert set(rejections(name)) <= set(lines)
 
 
 def test_the_table_of_the_documentation() -> None:
     if os.environ.get("ADAGP_WRITE_DOCS"):
-        told = [line for name in MODELS for line in refusals(name)]
-        DOCUMENT.write_text("\n".join([*HEADING, *map(row, MODELS), "", "What is refused, and why:", "", *told]) + "\n")
+        told = [line for name in MODELS for line in rejections(name)]
+        DOCUMENT.write_text(
+            "\n".join([*HEADING, *map(row, MODELS), "", "What is rejected, and why:", "", *told]) + "\n"
+        )
     lines = DOCUMENT.read_text().splitlines()
     assert lines[: len(HEADING)] == HEADING
     rows = [line for line in lines[len(HEADING) :] if line.startswith("|")]

@@ -72,7 +72,7 @@ def test_a_zero_prediction_has_mape_one_and_no_cosine() -> None:
     assert figures == {"cosine": None, "norm_ratio": 0.0, "mse": 1.0, "mape": 1.0, "cosine_previous": None}
 
 
-def test_a_negative_interval_is_refused() -> None:
+def test_a_negative_interval_is_rejected() -> None:
     with pytest.raises(OptionError, match=r"^the metrics interval is -1; it must be 0 \(never\) or more\.$"):
         meter(-1)
 

@@ -132,8 +132,8 @@ def test_autograd_does_not_compute_what_the_plan_replaces() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
-def test_the_guard_refuses_and_the_phase_goes_on_by_backprop(value: float) -> None:
-    """4:1 with a source that goes bad: GP is refused once a phase, changes nothing, and backprop takes over."""
+def test_the_guard_rejects_and_the_phase_goes_on_by_backprop(value: float) -> None:
+    """4:1 with a source that goes bad: GP is rejected once a phase, changes nothing, and backprop takes over."""
     schedule = WarmUp(Ladder((Rung(3, 1),), source="broken"), epochs=1)
     model = small_model(dropout=0.0)
 

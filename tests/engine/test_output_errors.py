@@ -1,4 +1,4 @@
-"""The error at the model's output, however a model returns it: right, or refused at once."""
+"""The error at the model's output, however a model returns it: right, or rejected at once."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def test_feedback_with_the_loss_inside_the_model() -> None:
     check_last_layer(model, model.head, lambda: model(draw(), LABELS)["loss"], output="head")
 
 
-def test_feedback_refuses_a_loss_inside_the_model_at_once() -> None:
+def test_feedback_rejects_a_loss_inside_the_model_at_once() -> None:
     model = Inner()
     trainer = attached(model, "feedback")
     with pytest.raises(
@@ -122,14 +122,14 @@ def test_feedback_with_outputs_of_all_kinds(wrap: Any, output: Any) -> None:
     )
 
 
-def test_an_output_that_is_not_there_is_refused() -> None:
+def test_an_output_that_is_not_there_is_rejected() -> None:
     model = Returning(Answer)
     trainer = attached(model, "feedback", output="scores")
     with pytest.raises(ModelError, match=r"^output='scores' finds no floating-point tensor in what the model returns"):
         one_batch(trainer, lambda: F.cross_entropy(model(draw()).logits, LABELS))
 
 
-def test_feedback_refuses_a_call_of_forward_at_once() -> None:
+def test_feedback_rejects_a_call_of_forward_at_once() -> None:
     model = Net()
     trainer = attached(model, "feedback")
     with pytest.raises(UsageError, match="call the model itself"):
@@ -233,7 +233,7 @@ def test_labels_of_sequences_first() -> None:
 
 
 @pytest.mark.parametrize("method", ["feedback", "dni"])
-def test_reentrant_checkpointing_is_refused_at_once(method: str) -> None:
+def test_reentrant_checkpointing_is_rejected_at_once(method: str) -> None:
     class Recomputing(Net):
         def forward(self, inputs: Tensor) -> Tensor:
             hidden = checkpoint(self.first, inputs, use_reentrant=True)

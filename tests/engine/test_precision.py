@@ -256,11 +256,11 @@ class Odd(nn.Linear):
         return (inputs[:, None] * self.weight).sum(-1)
 
 
-def test_a_layer_whose_product_is_not_seen_is_refused() -> None:
+def test_a_layer_whose_product_is_not_seen_is_rejected() -> None:
     net = nn.Sequential(nn.Flatten(), Odd(64, 3, bias=False))
-    with pytest.raises(ModelError) as refused:
+    with pytest.raises(ModelError) as rejected:
         trained(net, engine=adagp.EngineOptions(precision="bfp4"))
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         "layer '1' (Odd) does not multiply by its weight in a way that precision 'bfp4' knows (torch's convolutions, linear "
         "and addmm); exclude the layer, or train in fp32."
     )
@@ -279,12 +279,12 @@ def test_a_layer_whose_product_is_not_seen_is_refused() -> None:
     ],
 )
 def test_what_precision_does_not_go_with(compiled: bool, several: bool, message: str) -> None:
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as rejected:
         read_precision("bfp4", compiled=compiled, several=several)
-    assert str(refused.value) == message
+    assert str(rejected.value) == message
 
 
-def test_a_cut_beyond_the_model_is_refused() -> None:
+def test_a_cut_beyond_the_model_is_rejected() -> None:
     with pytest.raises(
         OptionError, match=r"^the precision 'layers:2-4@3' cuts the model after layer 3; it has 3 layers"
     ):

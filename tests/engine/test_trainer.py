@@ -150,7 +150,7 @@ def test_a_large_output_of_a_small_input_is_summarised_without_reading_it(
         batch.step()
 
 
-def test_calls_in_the_wrong_order_are_refused() -> None:
+def test_calls_in_the_wrong_order_are_rejected() -> None:
     model = small_model()
     trainer = trainer_for(model, BackpropOnly())
     inputs, targets = small_batches(1)[0]
@@ -180,7 +180,7 @@ def test_calls_in_the_wrong_order_are_refused() -> None:
     assert trainer.at == Step(0, 0), "a batch that failed does not count"
 
 
-def test_gradients_from_before_a_batch_are_refused() -> None:
+def test_gradients_from_before_a_batch_are_rejected() -> None:
     model = small_model()
     trainer = trainer_for(model, BackpropOnly())
     inputs, targets = small_batches(1)[0]
@@ -235,7 +235,7 @@ def test_gradients_that_were_kept_or_dropped_are_no_others() -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_gradient_that_came_later_is_refused(sparse: bool) -> None:
+def test_a_gradient_that_came_later_is_rejected(sparse: bool) -> None:
     weights, left = weights_and_gradients()
     weights[0].grad = torch.zeros(2)
     left.record()
@@ -244,7 +244,7 @@ def test_a_gradient_that_came_later_is_refused(sparse: bool) -> None:
         left.check_unchanged()
 
 
-def test_a_gradient_that_was_added_to_is_refused() -> None:
+def test_a_gradient_that_was_added_to_is_rejected() -> None:
     weights, left = weights_and_gradients()
     weights[0].grad = torch.zeros(2)
     left.record()

@@ -67,7 +67,7 @@ def test_sums_are_at_least_32_bits_wide_unless_given() -> None:
         ({"dataflow": "row"}, "unknown dataflow 'row'. Choose from: is, os, rs, ws."),
     ],
 )
-def test_refuses_impossible_hardware(options: dict[str, Any], message: str) -> None:
+def test_rejects_impossible_hardware(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as raised:
         Accelerator(**options)
     assert str(raised.value) == message

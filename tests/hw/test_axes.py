@@ -53,13 +53,13 @@ def test_lists_and_ranges(axis: str, text: str, values: list[object]) -> None:
          "equal-power, fast, low, max, max-ideal."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(axis: str, text: str, message: str) -> None:
+def test_what_cannot_be_is_rejected(axis: str, text: str, message: str) -> None:
     with pytest.raises(OptionError) as raised:
         parse_axes({axis: text})
     assert str(raised.value) == message
 
 
-def test_a_space_of_too_many_points_is_refused() -> None:
+def test_a_space_of_too_many_points_is_rejected() -> None:
     with pytest.raises(OptionError) as raised:
         parse_axes({"array": "8x8..64x64:+1", "buffer": "64k..4M:+64", "batch": None})
     assert str(raised.value) == (

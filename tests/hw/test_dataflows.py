@@ -258,7 +258,7 @@ def test_reads_rows_and_columns() -> None:
 
 
 @pytest.mark.parametrize("text", ["0x5", "5x0", "-1x5"])
-def test_refuses_an_array_without_pes(text: str) -> None:
+def test_rejects_an_array_without_pes(text: str) -> None:
     with pytest.raises(OptionError) as raised:
         parse_array(text)
     assert str(raised.value) == (
@@ -267,13 +267,13 @@ def test_refuses_an_array_without_pes(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "12", "12x", "12X15", "axb", "12x15x3"])
-def test_refuses_what_is_no_array(text: str) -> None:
+def test_rejects_what_is_no_array(text: str) -> None:
     with pytest.raises(OptionError) as raised:
         parse_array(text)
     assert str(raised.value) == f"cannot read the array '{text}'; write ROWSxCOLUMNS, for example 12x15."
 
 
-def test_refuses_an_absurd_array() -> None:
+def test_rejects_an_absurd_array() -> None:
     with pytest.raises(OptionError) as raised:
         parse_array("12x1000000")
     assert str(raised.value) == "array 12x1000000 is not allowed: rows and columns must be at most 65,536."

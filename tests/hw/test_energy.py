@@ -105,7 +105,7 @@ def test_a_table_of_your_own_takes_the_place_of_the_packages(tmp_path: Path) -> 
         ),
     ],
 )
-def test_what_is_no_table_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
+def test_what_is_no_table_is_rejected(text: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     if text is not None:
         path.write_text(text)
@@ -129,7 +129,7 @@ def test_pins_can_be_left_out() -> None:
     assert inside.energy(Cost(dram_reads=64)).dram == pytest.approx(898.4e-12)
 
 
-def test_refuses_what_the_table_has_not() -> None:
+def test_rejects_what_the_table_has_not() -> None:
     with pytest.raises(OptionError) as raised:
         Technology(node=45, dram="ddr4")
     assert str(raised.value) == (

@@ -46,7 +46,7 @@ MACS = {f"{work.name}.{work.operation}": work.layer.product(BATCH).macs for work
 
 TIMELOOP_SHAPE = {"name", "dimensions", "data_spaces", "coefficients"}
 TIMELOOP_SPACE = {"name", "projection", "read_write"}
-"""The keys that Timeloop's front end declares for a problem of version 0.4 (timeloopfe/v4/problem.py); it refuses others."""
+"""The keys that Timeloop's front end declares for a problem of version 0.4 (timeloopfe/v4/problem.py); it rejects others."""
 
 
 def files(tool: str, folder: Path, accelerator: Accelerator | None = None) -> dict[str, str]:

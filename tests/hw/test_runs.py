@@ -75,7 +75,7 @@ def test_patterns_choose_among_the_layers_of_the_workload() -> None:
 
 
 @pytest.mark.parametrize("warmup", [0, 1])
-def test_a_schedule_that_decides_during_the_run_is_refused(warmup: int) -> None:
+def test_a_schedule_that_decides_during_the_run_is_rejected(warmup: int) -> None:
     with pytest.raises(OptionError) as raised:
         scheduled_run(parse_schedule("adaptive", 9, warmup), 9, 10, 1, WORKLOAD)
     assert str(raised.value) == (
@@ -95,7 +95,7 @@ def test_plans_by_layer_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize(("name", "values"), [("epochs", (0, 10, 1)), ("samples", (1, 0, 1)), ("batch", (1, 10, 0))])
-def test_refuses_empty_runs(name: str, values: tuple[int, int, int]) -> None:
+def test_rejects_empty_runs(name: str, values: tuple[int, int, int]) -> None:
     with pytest.raises(OptionError) as raised:
         scheduled_run(parse_schedule("bp", 1), *values)
     assert str(raised.value) == f"{name} is 0; it must be 1 or more."

@@ -108,7 +108,7 @@ def test_passes_are_costed_by_the_dataflow() -> None:
             assert (cost.cycles, cost.macs, cost.registers) == (expected.cycles, expected.macs, expected.registers)
 
 
-def test_a_buffer_that_holds_no_tile_is_refused() -> None:
+def test_a_buffer_that_holds_no_tile_is_rejected() -> None:
     with pytest.raises(OptionError) as raised:
         stages(Workload("w", (CONV,)), Accelerator(buffer_kilobytes=0.05), 4)
     assert str(raised.value) == (

@@ -75,7 +75,7 @@ def test_json_reads_back_equal(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_refuses_what_is_no_workload(text: str, message: str) -> None:
+def test_rejects_what_is_no_workload(text: str, message: str) -> None:
     with pytest.raises(DataError) as raised:
         workload_from_json(text)
     assert str(raised.value) == message
@@ -108,13 +108,13 @@ def layer_text(**values: object) -> str:
         (layer_text(kind=[]), "layer kind [] is unknown; allowed: convolution, linear, attention, elementwise."),
     ],
 )
-def test_refuses_damaged_layers(text: str, message: str) -> None:
+def test_rejects_damaged_layers(text: str, message: str) -> None:
     with pytest.raises(DataError) as raised:
         workload_from_json(text)
     assert str(raised.value) == message
 
 
-def test_refuses_damaged_convolutions(tmp_path: Path) -> None:
+def test_rejects_damaged_convolutions(tmp_path: Path) -> None:
     text = Workload("x", (DEPTHWISE,)).to_json()
     with pytest.raises(
         DataError, match=r"^'kernel' of a convolution is \(3,\); it must be two whole numbers from 1 to"
@@ -204,7 +204,7 @@ def test_what_autograd_keeps_reads_back_equal() -> None:
         (('"parameters": 200', '"parameters": "x"'), "'parameters' is 'x'; it must be a whole number from 0 to 1e+12."),
     ],
 )
-def test_refuses_damaged_tensors(change: tuple[str, str], message: str) -> None:
+def test_rejects_damaged_tensors(change: tuple[str, str], message: str) -> None:
     text = Workload("x", (NORM,), (Saved(0, "norm", "native_batch_norm", 100),), 200).to_json()
     with pytest.raises(DataError) as raised:
         workload_from_json(text.replace(*change))

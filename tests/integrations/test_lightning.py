@@ -153,7 +153,7 @@ def test_targets_that_are_nowhere_are_asked_for(tmp_path: Path) -> None:
             trainer.fit(Named())
 
 
-def test_manual_optimization_is_refused(tmp_path: Path) -> None:
+def test_manual_optimization_is_rejected(tmp_path: Path) -> None:
     class Manual(Module):
         def __init__(self) -> None:
             super().__init__()

@@ -209,7 +209,7 @@ def test_a_layer_with_a_way_of_its_own_is_told_from_those_that_are_known() -> No
 @pytest.mark.parametrize(
     ("shape", "given"), [((3, 2), "(3, 2)"), ((2, 1, 1), "(2, 1, 1)"), ((1, 3, 2, 2), "(1, 3, 2, 2)")]
 )
-def test_a_rule_with_a_wrong_shape_is_refused(shape: tuple[int, ...], given: str) -> None:
+def test_a_rule_with_a_wrong_shape_is_rejected(shape: tuple[int, ...], given: str) -> None:
     with pytest.raises(ModelError) as caught:
         summarize(Rule(lambda module, output: torch.zeros(shape)), Wavelet(rows=3), numbers(5, 3))
     assert str(caught.value) == (

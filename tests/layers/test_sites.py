@@ -224,7 +224,7 @@ def test_excluded_layers_are_no_sites() -> None:
     }
 
 
-def test_a_pattern_that_matches_nothing_is_refused() -> None:
+def test_a_pattern_that_matches_nothing_is_rejected() -> None:
     with pytest.raises(OptionError) as caught:
         survey(Tied(), exclude=["body", "haed"])
     assert str(caught.value) == (

@@ -161,7 +161,7 @@ def test_wrong_options(options: dict[str, Any], expected: str) -> None:
 
 @pytest.mark.medium
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].task == IMAGES])
-def test_the_smallest_image_works_and_a_smaller_one_is_refused(name: str) -> None:
+def test_the_smallest_image_works_and_a_smaller_one_is_rejected(name: str) -> None:
     info = MODELS[name]
     smallest = info.smallest
     model = build_model(name, classes=3, image=(3, smallest, smallest), width=0.125)
@@ -237,7 +237,7 @@ def written(tmp_path: Path) -> Any:
     return write
 
 
-def refusal(name: str, **options: Any) -> str:
+def rejection(name: str, **options: Any) -> str:
     given: dict[str, Any] = {"classes": 10, "image": (3, 32, 32)} | options
     with pytest.raises(AdagpError) as caught:
         build_model(name, **given)
@@ -286,20 +286,20 @@ def test_models_of_libraries_draw_the_same_weights_for_the_same_seed() -> None:
 
 @pytest.mark.medium
 def test_what_the_vision_libraries_cannot_build() -> None:
-    unknown = refusal("timm:convnext_tiney")
+    unknown = rejection("timm:convnext_tiney")
     assert unknown.startswith("timm has no model 'convnext_tiney' among its ")
     assert unknown.endswith(" The nearest names: convnext_tiny, convnextv2_tiny, convnext_tiny_hnf.")
-    assert refusal("torchvision:zzz") == f"torchvision has no classifier 'zzz' among its {len(vision_names())}."
-    assert refusal("torchvision:resnet18", width=0.5) == (
+    assert rejection("torchvision:zzz") == f"torchvision has no classifier 'zzz' among its {len(vision_names())}."
+    assert rejection("torchvision:resnet18", width=0.5) == (
         "'torchvision:resnet18' has the widths of its library; it cannot be built with width 0.5."
     )
-    assert refusal("timm:resnet18", task=LANGUAGE) == (
+    assert rejection("timm:resnet18", task=LANGUAGE) == (
         "'timm:resnet18' tells images apart (images); it cannot do the task language."
     )
-    assert refusal("torchvision:vit_b_16", image=(3, 40, 40)) == (
+    assert rejection("torchvision:vit_b_16", image=(3, 40, 40)) == (
         "'torchvision:vit_b_16' cannot be built for images of 3x40x40: Input shape indivisible by patch size!."
     )
-    assert refusal("torchvision:alexnet", image=(3, 16, 16)).startswith(
+    assert rejection("torchvision:alexnet", image=(3, 16, 16)).startswith(
         "'torchvision:alexnet' cannot take images of 3x16x16: RuntimeError: "
     )
 
@@ -336,21 +336,23 @@ def test_transformers_tell_images_apart(written: Any) -> None:
 def test_what_transformers_cannot_build(written: Any, tmp_path: Path) -> None:
     text = {"classes": 256, "task": LANGUAGE}
     path = tmp_path / "gpt2.json"
-    assert refusal(written("gpt2", **GPT2), **text) == (
+    assert rejection(written("gpt2", **GPT2), **text) == (
         f"'hf:{path}' takes at most 64 positions; the sequences have 128 bytes."
     )
-    assert refusal(written("gpt2", **GPT2)) == f"'hf:{path}' is a gpt2, which cannot do the task images."
-    assert refusal(written("gpt2", **GPT2), task="translation") == (
+    assert rejection(written("gpt2", **GPT2)) == f"'hf:{path}' is a gpt2, which cannot do the task images."
+    assert rejection(written("gpt2", **GPT2), task="translation") == (
         f"'hf:{path}' cannot do the task translation; transformers' models do: images, language."
     )
-    assert refusal(written("bertt"), **text).endswith(" The nearest names: bert, roberta, rembert.")
+    assert rejection(written("bertt"), **text).endswith(" The nearest names: bert, roberta, rembert.")
     path.write_text("{")
-    assert refusal(f"hf:{path}", **text).startswith(f"cannot read the configuration of a model in '{path}': Expecting ")
+    assert rejection(f"hf:{path}", **text).startswith(
+        f"cannot read the configuration of a model in '{path}': Expecting "
+    )
     path.write_text("[]")
-    assert refusal(f"hf:{path}", **text) == (
+    assert rejection(f"hf:{path}", **text) == (
         f"'{path}' is not a configuration of a model of transformers: it has no model_type."
     )
-    assert refusal("hf:nowhere.json", **text) == (
+    assert rejection("hf:nowhere.json", **text) == (
         "cannot read the configuration of a model 'nowhere.json': No such file or directory."
     )
 
@@ -382,7 +384,7 @@ def test_fields_of_foreign_configurations_are_not_passed_on(
     transformers: Any = huggingface.load_transformers()
     monkeypatch.setattr(transformers.GPT2Config, "from_dict", lambda *values: pytest.fail("transformers got the file"))
     fields, fault = FOREIGN_FIELDS[case]
-    message = refusal(written("gpt2", **GPT2 | fields), classes=256, task=LANGUAGE)
+    message = rejection(written("gpt2", **GPT2 | fields), classes=256, task=LANGUAGE)
     assert message.startswith(f"the configuration in '{tmp_path / 'gpt2.json'}' is not allowed: {fault}")
 
 
@@ -390,7 +392,7 @@ def test_fields_of_foreign_configurations_are_not_passed_on(
 def test_models_of_timm_are_not_wrapped_by_a_configuration(written: Any) -> None:
     """The wrapper takes a file of weights to unpickle, or a model of the hub."""
     for fields in ({"architecture": "hf-hub:a/b"}, {"model_args": {"checkpoint_path": "evil.pt"}}):
-        assert refusal(written("timm_wrapper", **fields)) == (
+        assert rejection(written("timm_wrapper", **fields)) == (
             "model_type 'timm_wrapper' is not built from a file; name a model of timm as timm:NAME."
         )
 
@@ -399,10 +401,10 @@ def test_models_of_timm_are_not_wrapped_by_a_configuration(written: Any) -> None
 def test_values_that_fit_no_model_end_in_a_sentence(written: Any, tmp_path: Path) -> None:
     begun = f"'hf:{tmp_path / 'gpt2.json'}' cannot be built for the task language: "
     for field in ({"n_head": 3}, {"n_head": 0}, {"activation_function": "none-such"}, {"n_embd": -16}):
-        message = refusal(written("gpt2", **GPT2 | field), classes=256, task=LANGUAGE, length=12)
+        message = rejection(written("gpt2", **GPT2 | field), classes=256, task=LANGUAGE, length=12)
         assert message.startswith(begun), message
         assert "\n" not in message
-    message = refusal(written("gpt2", **GPT2 | {"n_embd": 2**24}), classes=256, task=LANGUAGE, length=12)
+    message = rejection(written("gpt2", **GPT2 | {"n_embd": 2**24}), classes=256, task=LANGUAGE, length=12)
     assert message.startswith(f"model 'hf:{tmp_path / 'gpt2.json'}' needs 13,5"), message
 
 

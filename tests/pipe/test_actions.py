@@ -24,7 +24,7 @@ def test_phases_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "GP,", "GP;BP", "warmup"])
-def test_other_phases_are_refused(text: str) -> None:
+def test_other_phases_are_rejected(text: str) -> None:
     with pytest.raises(OptionError) as raised:
         parse_phases(text)
     assert str(raised.value) == f"cannot read the phases '{text}'; write GP and BP, separated by commas."
@@ -36,7 +36,7 @@ def test_a_program_reads_back_equal() -> None:
     assert parse_program("\n" + str(program).replace("\n", "  \n\n")) == program
 
 
-def test_a_program_without_its_first_line_is_refused() -> None:
+def test_a_program_without_its_first_line_is_rejected() -> None:
     for text, shown in (("0F0 0U0\n", "0F0 0U0"), ("", "")):
         with pytest.raises(OptionError) as raised:
             parse_program(text)
@@ -44,6 +44,6 @@ def test_a_program_without_its_first_line_is_refused() -> None:
         assert str(raised.value) == wanted
 
 
-def test_a_program_without_devices_is_refused() -> None:
+def test_a_program_without_devices_is_rejected() -> None:
     with pytest.raises(OptionError, match=r"^a pipeline of 0 devices does nothing; give 1 or more\.$"):
         parse_program("mine: 1 micro-batches, phases GP\n")

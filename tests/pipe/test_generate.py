@@ -40,7 +40,7 @@ def test_micro_batches_come_in_the_order_of_the_figures(name: str) -> None:
     assert found == DRAWN[name]
 
 
-def test_wrong_sizes_are_refused() -> None:
+def test_wrong_sizes_are_rejected() -> None:
     for devices, micro_batches, message in (
         (0, 4, "a pipeline of 0 devices does nothing; give 1 or more."),
         (4, 0, "a pipeline of 0 micro-batches does nothing; give 1 or more."),

@@ -9,7 +9,7 @@ HEAD = "mine: 2 micro-batches, phases"
 GOOD = f"{HEAD} BP,GP\n0F0 0F1 0B0 0B1 0U0 0F2 0F3 0U1\n1F0 1B0 1F1 1B1 1U0 1F2 1F3 1U1\n"
 
 
-def refusal(text: str) -> str:
+def rejection(text: str) -> str:
     with pytest.raises(OptionError) as raised:
         validate(parse_program(text))
     return str(raised.value)
@@ -50,22 +50,22 @@ def test_a_good_program_is_good() -> None:
 )
 def test_what_is_wrong_is_said(old: str, new: str, message: str) -> None:
     assert old in GOOD
-    assert refusal(GOOD.replace(old, new)) == message
+    assert rejection(GOOD.replace(old, new)) == message
 
 
 def test_a_backward_stays_with_its_forward() -> None:
     text = f"{HEAD} BP\n0F0 0F1 0B0 0U0 1F0 1B0 1U0\n1F1 1B1 1U0 0B1 0U0\n"
-    assert refusal(text) == "device 1 does 0B1 before 0F1, or without it."
+    assert rejection(text) == "device 1 does 0B1 before 0F1, or without it."
 
 
 def test_every_copy_is_updated() -> None:
     text = f"{HEAD} BP\n0F0 0B0 0U0 1F1 1B1 1U0\n0F1 0B1 1F0 1B0 1U0\n"
-    assert refusal(text) == "device 1 holds stage 0 but never does 0U0."
+    assert rejection(text) == "device 1 holds stage 0 but never does 0U0."
 
 
 def test_who_waits_for_whom_in_a_deadlock_is_said() -> None:
     text = f"{HEAD} BP\n0F0 0B0 0F1 0B1 0U0\n1F1 1F0 1B0 1B1 1U0\n"
-    assert refusal(text) == (
+    assert rejection(text) == (
         "the program never ends: device 0 stands before 0B0 and waits for 1B0 of device 1; "
         "device 1 stands before 1F1 and waits for 0F1 of device 0."
     )

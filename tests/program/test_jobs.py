@@ -60,12 +60,12 @@ def started(folder: Path) -> dict[str, int]:
 
 def test_what_is_left_is_done_and_a_failure_holds_nobody_up(job: MakeJob, tmp_path: Path) -> None:
     (tmp_path / "done before").touch()
-    kinds = {"one": "work", "refused": "refuse", "broken": "break", "two": "work", "idle": "nothing", "three": "work"}
+    kinds = {"one": "work", "rejected": "reject", "broken": "break", "two": "work", "idle": "nothing", "three": "work"}
     jobs = [job("done before"), *(job(name, kind) for name, kind in kinds.items())]
     notes = Notes()
     failures = run_jobs(jobs, 2, notes)
     assert {one.name: one.reason for one in failures} == {
-        "refused": "it went wrong.",
+        "rejected": "it went wrong.",
         "broken": "ValueError: no such thing",
         "idle": "it ended without a result.",
     }
@@ -76,8 +76,8 @@ def test_what_is_left_is_done_and_a_failure_holds_nobody_up(job: MakeJob, tmp_pa
     assert len(set(begun.values())) == 2  # processes go on to the next job, also after one that failed
     assert (tmp_path / "one").read_text() == "1"
     logs = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}
-    assert sorted(logs) == ["broken.log", "refused.log"]
-    assert logs["refused.log"] == "a last word\nerror: it went wrong.\n"
+    assert sorted(logs) == ["broken.log", "rejected.log"]
+    assert logs["rejected.log"] == "a last word\nerror: it went wrong.\n"
     assert logs["broken.log"].endswith("ValueError: no such thing\n")
     assert run_jobs([job("one")], 2, Notes()) == []
     assert len(started(tmp_path)) == len(kinds)

@@ -128,17 +128,17 @@ READERS: dict[str, Callable[[Path], Rows]] = {
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail on any look-up of a host or connection to one from this process."""
 
-    def refuse(*arguments: Any, **options: Any) -> Any:
+    def reject(*arguments: Any, **options: Any) -> Any:
         raise AssertionError(f"the network was asked for: {arguments}")
 
     connect = socket.socket.connect
 
     def local_only(self: socket.socket, address: Any) -> None:
         if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in ("127.0.0.1", "::1", "localhost"):
-            refuse(address)
+            reject(address)
         connect(self, address)
 
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", reject)
     monkeypatch.setattr(socket.socket, "connect", local_only)
 
 

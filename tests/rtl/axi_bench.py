@@ -143,41 +143,41 @@ async def batch_on_the_bus(top: Any) -> None:
     for matrix in JOB["loads"]:
         await driver.load(matrix)
     await driver.write("control", STARTED)
-    await what_is_refused(driver, running=True)
+    await what_is_rejected(driver, running=True)
     await driver.finished(STARTED)
     assert await driver.read("cycles") >= JOB["least_cycles"]
     for matrix in JOB["stores"]:
         assert await driver.store(matrix) == matrix["content"], matrix["name"]
     assert words == JOB["off_chip"]["after"]
-    await what_is_refused(driver, running=False)
+    await what_is_rejected(driver, running=False)
     await a_misplaced_end(driver, JOB["loads"][0])
 
 
-async def what_is_refused(driver: Driver, *, running: bool) -> None:
+async def what_is_rejected(driver: Driver, *, running: bool) -> None:
     """Accesses that the chip cannot serve are answered with an error, and change nothing."""
-    refused = AxiResp.SLVERR
+    rejected = AxiResp.SLVERR
     window, core = ABOUT["program"], JOB["manifest"]["cores"][0]
     if running:
         assert await driver.read("status") == 0
-        await driver.write("control", STARTED, refused)
-        await driver.write("control", LOADED, refused)
-        await driver.write("lines", 1, refused)
-        await driver.write(window["base"], 0, refused)
+        await driver.write("control", STARTED, rejected)
+        await driver.write("control", LOADED, rejected)
+        await driver.write("lines", 1, rejected)
+        await driver.write(window["base"], 0, rejected)
         return
-    await driver.write("status", 0, refused)
-    await driver.write("control", 0, refused)
-    await driver.write("control", STARTED | LOADED, refused)
-    await driver.write("memory", 4, refused)
-    await driver.write("core", len(JOB["manifest"]["cores"]), refused)
-    await driver.write(max(ABOUT["registers"].values()) + 4, 0, refused)
+    await driver.write("status", 0, rejected)
+    await driver.write("control", 0, rejected)
+    await driver.write("control", STARTED | LOADED, rejected)
+    await driver.write("memory", 4, rejected)
+    await driver.write("core", len(JOB["manifest"]["cores"]), rejected)
+    await driver.write(max(ABOUT["registers"].values()) + 4, 0, rejected)
     if -(-core["instruction_bits"] // 32) < window["instruction_bytes"] // 4:
-        await driver.write(window["base"] + window["instruction_bytes"] - 4, 0, refused)
+        await driver.write(window["base"] + window["instruction_bytes"] - 4, 0, rejected)
     await driver.write("words", 0)
-    await driver.write("control", STORED, refused)
+    await driver.write("control", STORED, rejected)
     half = await driver.bus.write(ABOUT["registers"]["words"], b"\x01\x00")
-    assert half.resp == refused
+    assert half.resp == rejected
     assert await driver.read("words") == 0
-    assert (await driver.bus.read(window["base"], 4)).resp == refused
+    assert (await driver.bus.read(window["base"], 4)).resp == rejected
 
 
 async def a_misplaced_end(driver: Driver, matrix: dict[str, Any]) -> None:

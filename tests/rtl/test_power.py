@@ -97,7 +97,7 @@ def test_netlists_in_plain_verilog() -> None:
 
 @pytest.mark.slow
 def test_power_of_a_small_chip() -> None:
-    """The netlists do what the chip does, or it is refused; power grows with the clock; timing is said to be met or not."""
+    """The netlists do what the chip does, or it is rejected; power grows with the clock; timing is said to be met or not."""
     if not OSU018.is_file() or shutil.which("sta") is None or verilator() is None:
         if os.environ.get("ADAGP_RTL_TEST") == "required":
             pytest.fail("qflow-tech-osu018, opensta or Verilator is not installed")
@@ -129,7 +129,7 @@ def test_power_of_a_small_chip() -> None:
     assert quick.total.leakage == pytest.approx(slow.total.leakage, rel=1e-3)
 
 
-def test_what_cannot_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_measured_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     blueprint = make_blueprint("low", Array(2, 2), FORMATS["int8"])
     network = SmallNetwork((3, 2))
     with pytest.raises(OptionError, match=r"^the clock is 0 megahertz; it must be more than 0 and less than 1000000.$"):

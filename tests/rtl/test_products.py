@@ -177,7 +177,7 @@ def test_waves_are_written(tmp_path: Path) -> None:
     assert Path("/dev/full").exists()
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_is_rejected() -> None:
     core = make_blueprint("baseline", Array(2, 2), FORMATS["int8"], value_words=16, sum_words=64).core
     with pytest.raises(OptionError) as error:
         check_fits(core, find_mapping("ws", "forward", 10, 4, 4))

@@ -1,4 +1,4 @@
-"""What can be synthesised for, and what is refused."""
+"""What can be synthesised for, and what is rejected."""
 
 from pathlib import Path
 

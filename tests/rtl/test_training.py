@@ -76,7 +76,7 @@ def test_batches_leave_the_golden_models_weights(
     design: str, name: str, stages: int, dataflow: str, network: str, chip_of_design: Callable[..., SimulatedChip]
 ) -> None:
     if dataflow == "is" and network == "pictures" and design != "baseline":
-        return  # refused, see below
+        return  # rejected, see below
     small = NETWORKS[network]
     state = random_state(small, FORMATS[name], 5)
     chip = chip_of_design(design, name, stages)
@@ -243,7 +243,7 @@ def test_golden_backprop_is_autograds() -> None:
         assert np.allclose(number.decode(ours), wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_what_cannot_be_run_is_refused() -> None:
+def test_what_cannot_be_run_is_rejected() -> None:
     state = random_state(NETWORK, FORMATS["int16"])
     with pytest.raises(OptionError, match=r"^the baseline has no predictor, so it has no Phase GP; choose low, "):
         Compiler(blueprint("baseline"), NETWORK, "gp").compile(state)

@@ -109,7 +109,7 @@ def test_a_broken_loss_is_named_by_what_the_predictor_knew() -> None:
         assert run.go(4, cosine=cosine) == "bbbb"
 
 
-def test_a_loss_that_is_not_finite_and_a_refusal_end_a_phase_at_once() -> None:
+def test_a_loss_that_is_not_finite_and_a_rejection_end_a_phase_at_once() -> None:
     run = Run(Adaptive(shortest=4, longest=6))
     assert run.go(1, loss=float("nan")) == "g"
     assert run.go(6) == "b" * 6

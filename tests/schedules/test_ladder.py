@@ -63,7 +63,7 @@ def test_the_ladder_shrinks_with_the_run() -> None:
 
 
 @pytest.mark.parametrize(("predicted", "true"), [(0, 0), (-1, 1), (1, -1)])
-def test_ratios_without_an_alternation_are_refused(predicted: int, true: int) -> None:
+def test_ratios_without_an_alternation_are_rejected(predicted: int, true: int) -> None:
     with pytest.raises(OptionError) as caught:
         Rung(predicted, true)
     assert str(caught.value) == (

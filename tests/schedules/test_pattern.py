@@ -67,7 +67,7 @@ def test_a_cut_needs_the_order_of_execution() -> None:
 
 
 @pytest.mark.parametrize("sites", ["all", "every conv", "conv*", "1st conv"])
-def test_the_first_site_is_refused_unless_allowed(sites: str) -> None:
+def test_the_first_site_is_rejected_unless_allowed(sites: str) -> None:
     with pytest.raises(OptionError) as caught:
         Pattern(sites).resolve(convolutions(2))
     assert str(caught.value) == (

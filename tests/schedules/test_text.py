@@ -98,7 +98,7 @@ def test_unreadable_ratios_are_answered_with_the_forms(text: str) -> None:
         ("epochs:3:1x2", "epochs alternate to the end of the run: "),
     ],
 )
-def test_what_rungs_refuse_is_refused_in_text(text: str, message: str) -> None:
+def test_what_rungs_reject_is_rejected_in_text(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_schedule(text, epochs=10)
     assert str(caught.value).startswith(message)
@@ -108,7 +108,7 @@ def test_what_rungs_refuse_is_refused_in_text(text: str, message: str) -> None:
     ("text", "epochs", "warmup", "kept", "highest"),
     [("3:1", 5, 5, 5, 4), ("ladder", 5, 6, 6, 4), ("paper", 10, None, 10, 9), ("epochs:3:1", 2, 2, 2, 1)],
 )
-def test_a_warm_up_as_long_as_the_run_is_refused(
+def test_a_warm_up_as_long_as_the_run_is_rejected(
     text: str, epochs: int, warmup: int | None, kept: int, highest: int
 ) -> None:
     with pytest.raises(OptionError) as caught:

@@ -146,7 +146,7 @@ def test_its_usual_length_is_a_ninth_of_the_run() -> None:
         ({"batches": 9}, "batches_per_epoch is 0; a warm-up in batches needs 1 or more."),
     ],
 )
-def test_wrong_lengths_are_refused(options: dict[str, int], message: str) -> None:
+def test_wrong_lengths_are_rejected(options: dict[str, int], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         WarmUp(Ladder(), **options)
     assert str(caught.value) == message

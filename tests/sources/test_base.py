@@ -41,7 +41,7 @@ class Quick(Nothing):
         return lambda: None
 
 
-def test_overriding_a_method_that_is_not_called_is_refused() -> None:
+def test_overriding_a_method_that_is_not_called_is_rejected() -> None:
     with pytest.raises(UsageError) as caught:
         type("Mine", (Quick,), {"observe": lambda self, sites, gradients: None})
     assert str(caught.value) == (

@@ -70,7 +70,7 @@ def test_a_call_may_ask_for_a_size_of_the_output(dtype: torch.dtype) -> None:
     torch.testing.assert_close(weight_gradient(site, inputs, gradient), site.weight.grad)
 
 
-def test_layers_with_a_forward_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_with_a_forward_of_their_own_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     class Standardised(nn.Conv2d):
         def forward(self, inputs: Tensor) -> Tensor:
             output: Tensor = self._conv_forward(inputs, self.weight - self.weight.mean(), self.bias)
@@ -99,7 +99,7 @@ def test_layers_with_a_forward_of_their_own_are_refused(monkeypatch: pytest.Monk
         )
 
 
-def test_an_input_that_was_changed_in_place_is_refused() -> None:
+def test_an_input_that_was_changed_in_place_is_rejected() -> None:
     (site,) = survey(nn.Sequential(nn.Linear(2, 2))).sites
     inputs = torch.zeros(1, 2)
     kept = Kept(site, (inputs,))

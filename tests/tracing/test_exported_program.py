@@ -97,7 +97,7 @@ def test_only_operations_of_torch_are_run(target: str, program: Path, tmp_path: 
     assert str(raised.value) == f"{path}: its operation {target} is none of torch's own that run on shapes."
 
 
-def test_what_is_no_program_is_refused(program: Path, tmp_path: Path) -> None:
+def test_what_is_no_program_is_rejected(program: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.pt2"
     with pytest.raises(DataError, match=r"^there is no file .*x\.pt2\.$"):
         load_exported_program(path)
@@ -116,7 +116,7 @@ def test_what_is_no_program_is_refused(program: Path, tmp_path: Path) -> None:
         load_exported_program(path)
 
 
-def test_another_input_is_refused(program: Path) -> None:
+def test_another_input_is_rejected(program: Path) -> None:
     with pytest.raises(DataError) as raised:
         load_exported_program(program, (3, 9, 9))
     assert str(raised.value) == f"{program} was exported for samples of 3x8x8, not 3x9x9; export it again for others."

@@ -130,7 +130,7 @@ def test_weights_are_known_in_every_form_and_counted_once(tmp_path: Path) -> Non
     assert scores == Attention("MatMul_8", 1, 5, 8, 5, input_gradient=False)
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_model_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.onnx"
     with pytest.raises(DataError, match=r"^there is no file .*x\.onnx\.$"):
         load_onnx(path)

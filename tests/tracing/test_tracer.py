@@ -182,7 +182,7 @@ def test_an_operation_that_needs_values_is_named(model: nn.Module, operation: st
     assert not torch.nn.modules.module._global_forward_hooks
 
 
-def test_work_that_does_not_grow_with_the_batch_is_refused() -> None:
+def test_work_that_does_not_grow_with_the_batch_is_rejected() -> None:
     class Fixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -199,6 +199,6 @@ def test_work_that_does_not_grow_with_the_batch_is_refused() -> None:
     )
 
 
-def test_three_dimensional_convolutions_are_refused() -> None:
+def test_three_dimensional_convolutions_are_rejected() -> None:
     with pytest.raises(ModelError, match=r"^cannot trace module '0': a convolution of 3 dimensions\.$"):
         trace(nn.Sequential(nn.Conv3d(1, 1, 1)), (1, 4, 4, 4))

@@ -121,7 +121,7 @@ def test_what_is_not_finite_comes_through_a_fixed_stream(bad: float) -> None:
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.1), nn.BatchNorm2d(4), nn.Dropout2d()])
-def test_layers_that_do_not_repeat_themselves_are_refused(layer: nn.Module) -> None:
+def test_layers_that_do_not_repeat_themselves_are_rejected(layer: nn.Module) -> None:
     kind = type(layer).__name__
     with pytest.raises(ModelError) as raised:
         ReversibleBlock(nn.Sequential(nn.Conv2d(4, 4, 1), layer), nn.Identity())

@@ -182,11 +182,11 @@ def test_a_pass_costs_about_a_sixteenth_of_its_energy_for_each_number() -> None:
     assert BlockWidths().mac_picojoules == pytest.approx(1.64, abs=0.01)
 
 
-def test_other_dataflows_are_refused() -> None:
+def test_other_dataflows_are_rejected() -> None:
     accelerator = Accelerator(dataflow="rs", arithmetic=BlockWidths())
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as rejected:
         accelerator.tiled_cost(replace(SHAPES[0]))
-    assert str(refused.value) == "block floating point runs on systolic dataflows; choose from: ws, os, is."
+    assert str(rejected.value) == "block floating point runs on systolic dataflows; choose from: ws, os, is."
 
 
 def test_memory_is_what_limits_the_tiling() -> None:

@@ -52,9 +52,9 @@ def test_precision_by_layer_counts_the_first_ones() -> None:
     layers = ByLayer("layers:2-4@3", first=2, second=4, count=3)
     assert [layers.width(replace(CONTEXT, site=site)) for site in (0, 2, 3)] == [Width(2, 2), Width(2, 2), Width(4, 4)]
     layers.check(4)
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as rejected:
         layers.check(3)
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         "the precision 'layers:2-4@3' cuts the model after layer 3; it has 3 layers, so that it must be 1 to 2."
     )
 
@@ -129,6 +129,6 @@ FORMS_WORDS = f"Allowed forms: {', '.join(precision_forms())}."
     ],
 )
 def test_texts_that_cannot_be(text: str, message: str) -> None:
-    with pytest.raises(OptionError) as refused:
+    with pytest.raises(OptionError) as rejected:
         parse_precision(text)
-    assert str(refused.value) == message
+    assert str(rejected.value) == message

@@ -208,10 +208,10 @@ def test_slabs_do_not_show() -> None:
     assert torch.equal(whole[1, :, 5], quantise(tensor, BlockFormat(16, 8), 1)[1, :, 5])
 
 
-def test_stochastic_rounding_without_noise_is_refused() -> None:
-    with pytest.raises(UsageError) as refused:
+def test_stochastic_rounding_without_noise_is_rejected() -> None:
+    with pytest.raises(UsageError) as rejected:
         quantise(torch.ones(2), BlockFormat(rounding="stochastic"))
-    assert str(refused.value) == "stochastic rounding needs noise: a byte for each number of the tensor."
+    assert str(rejected.value) == "stochastic rounding needs noise: a byte for each number of the tensor."
 
 
 def test_relative_improvement_is_that_of_the_two_truncated_tensors() -> None:

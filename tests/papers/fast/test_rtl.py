@@ -145,7 +145,7 @@ def test_the_format_is_registered() -> None:
     assert find_format("bfp") is BFP
 
 
-def test_what_groups_cannot_do_is_refused() -> None:
+def test_what_groups_cannot_do_is_rejected() -> None:
     with pytest.raises(OptionError, match=r"^design 'low' has a predictor, which works on single numbers; format bfp "):
         make_blueprint("low", Array(2, 2), BFP)
     with pytest.raises(OptionError) as error:

@@ -93,15 +93,15 @@ def test_predicted_batches_in_block_floating_point() -> None:
     assert found.by_phase[Phase.GP].cycles < found.by_phase[Phase.BP].cycles
 
 
-def test_single_precision_is_refused() -> None:
+def test_single_precision_is_rejected() -> None:
     message = (
         "the run was trained in single precision, wholly or in part, in which the design 'fast' cannot compute; replay a run "
         "that was trained with --precision bfp4, fast or the like."
     )
     for shares in (SINGLE, everywhere(BlockWidths(32, 32, 32))):
-        with pytest.raises(OptionError) as refused:
+        with pytest.raises(OptionError) as rejected:
             simulate(WORKLOAD, Accelerator(), run_with(shares), ("fast",))
-        assert str(refused.value) == message
+        assert str(rejected.value) == message
 
 
 def test_the_mean_of_shares() -> None:

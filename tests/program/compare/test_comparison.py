@@ -1,4 +1,4 @@
-"""What is asked for and its folder: what is refused, and which runs it means."""
+"""What is asked for and its folder: what is rejected, and which runs it means."""
 
 import json
 from dataclasses import replace
@@ -105,7 +105,7 @@ def test_the_batch_sizes_that_a_method_may_have() -> None:
     assert [plain.batch_sizes(candidate) for candidate in plain.candidates] == [[32], [8], [32]]
 
 
-def refusal(folder: ComparisonFolder, wanted: Comparison) -> str:
+def rejection(folder: ComparisonFolder, wanted: Comparison) -> str:
     with pytest.raises(AdagpError) as caught:
         folder.begin(wanted)
     return str(caught.value)
@@ -118,7 +118,7 @@ def test_a_folder_keeps_its_comparison(tmp_path: Path) -> None:
     folder.begin(comparison())  # the same again
     before = (folder.path / "comparison.json").read_bytes()
     assert json.loads(before) == wanted.as_dict()
-    assert refusal(folder, replace(wanted, rounds=3, batches=21)) == (
+    assert rejection(folder, replace(wanted, rounds=3, batches=21)) == (
         f"'{folder.path}' holds a comparison with other options (batches, rounds differ). "
         "Repeat it with the same ones to continue, or give another --out."
     )
@@ -136,23 +136,23 @@ def test_methods_can_be_added_but_not_changed(tmp_path: Path) -> None:
     ending = "Repeat it with the same ones to continue, or give another --out."
     for candidates in ("bp,fast:dni@2:1,skip,slow:dni@1:1", "bp,skip,slow:dni@1:1"):  # changed, dropped
         changed = replace(grown, candidates=read_candidates(candidates))
-        assert refusal(folder, changed) == (
+        assert rejection(folder, changed) == (
             f"'{folder.path}' holds a comparison with other options (methods differ). {ending}"
         )
     settings = {"fast": {"predictor_lr": 0.2}}
-    assert refusal(folder, replace(grown, settings=settings)) == (
+    assert rejection(folder, replace(grown, settings=settings)) == (
         f"'{folder.path}' holds a comparison with other options (settings differ). {ending}"
     )
     folder.timing.touch()
     folder.begin(replace(grown, seeds=6))
-    assert refusal(folder, replace(grown, candidates=(*more, *read_candidates("bp,zero")[1:]))) == (
+    assert rejection(folder, replace(grown, candidates=(*more, *read_candidates("bp,zero")[1:]))) == (
         f"'{folder.path}' holds a comparison with other options (methods, which were timed together, differ). {ending}"
     )
 
 
 def test_a_folder_with_other_files_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
-    assert refusal(ComparisonFolder(tmp_path), comparison()) == (
+    assert rejection(ComparisonFolder(tmp_path), comparison()) == (
         f"'{tmp_path}' holds files that are not a comparison (thesis.txt, ...); give another --out."
     )
     with pytest.raises(RunError, match="^cannot write the folder '.*': Not a directory.$"):

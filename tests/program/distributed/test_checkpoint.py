@@ -89,7 +89,7 @@ def test_an_error_while_writing_is_raised(world: World, tmp_path: Path) -> None:
         kept.settle()
 
 
-def refusal(folder: Path, world: World) -> str:
+def rejection(folder: Path, world: World) -> str:
     with pytest.raises(RunError) as raised:
         Checkpoints(folder, world).load()
     return str(raised.value)
@@ -103,12 +103,12 @@ def test_a_damaged_checkpoint_is_rejected(world: World, tmp_path: Path) -> None:
         path = tmp_path / "1" / name
         content = path.read_bytes()
         path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
-        assert refusal(tmp_path, world) == (
+        assert rejection(tmp_path, world) == (
             f"the checkpoint '{tmp_path / '1'}' is damaged: its file '{name}' is not what was written."
         )
         path.write_bytes(content)
     (tmp_path / "1" / "__0_0.distcp").unlink()
-    assert "'__0_0.distcp' is not what was written." in refusal(tmp_path, world)
+    assert "'__0_0.distcp' is not what was written." in rejection(tmp_path, world)
 
 
 class Evil:
@@ -134,7 +134,7 @@ def test_foreign_metadata_run_no_code(world: World, tmp_path: Path, monkeypatch:
     kept.settle()
     own = pickle.loads(Path("kept/1/.metadata").read_bytes())
     forged(Path("kept"), Evil())
-    assert refusal(Path("kept"), world) == (
+    assert rejection(Path("kept"), world) == (
         "cannot read the checkpoint 'kept/1': it is damaged or not a checkpoint "
         "(posix.mkdir is not allowed in a checkpoint's metadata)."
     )
@@ -142,7 +142,7 @@ def test_foreign_metadata_run_no_code(world: World, tmp_path: Path, monkeypatch:
     for place in own.storage_data.values():
         place.relative_path = "../../secret"
     forged(Path("kept"), own)
-    assert "it names a file that is not part of it: ../../secret" in refusal(Path("kept"), world)
+    assert "it names a file that is not part of it: ../../secret" in rejection(Path("kept"), world)
 
 
 def save_and_watch(folder: Path, copies: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_sound_checkpoint_stays_until_its_successor_is_verified(world: World, 
     assert digest_of(loaded.common) == digest_of(state(1))
     shutil.copytree(tmp_path / "1", tmp_path / "7")
     (tmp_path / "7" / "__0_0.distcp").write_bytes(b"")
-    assert "'__0_0.distcp' is not what was written." in refusal(tmp_path, world)
+    assert "'__0_0.distcp' is not what was written." in rejection(tmp_path, world)
     assert (tmp_path / "1").is_dir()
     shutil.rmtree(tmp_path / "7")
     resumed.save(state(2), {})
@@ -267,7 +267,7 @@ def test_metadata_that_would_take_for_ever(world: World, tmp_path: Path) -> None
     path.write_bytes(nested_key(60))
     digests = json.loads((tmp_path / "1" / DIGESTS).read_text("utf-8"))
     (tmp_path / "1" / DIGESTS).write_text(json.dumps(digests | {".metadata": checkpoint._digest(path)}), "utf-8")
-    assert "(its keys are nested in a way that would take too long to read)" in refusal(tmp_path, world)
+    assert "(its keys are nested in a way that would take too long to read)" in rejection(tmp_path, world)
 
 
 @pytest.mark.parametrize("examples", [15, slow(300)])

@@ -48,7 +48,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "zero": FREE,
     "bp": {},
 }
-"""Predictions large enough to matter, and nothing that the guard refuses."""
+"""Predictions large enough to matter, and nothing that the guard rejects."""
 
 
 def engine_with(method: str, **options: Any) -> dict[str, Any]:

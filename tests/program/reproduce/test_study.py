@@ -71,7 +71,7 @@ def test_an_experiment_from_its_parts_to_the_summary(tmp_path: Path) -> None:
         Study(choose(["adagp-figure16"]), "full", Workspace(tmp_path))
 
 
-def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_other_things_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").touch()
     with pytest.raises(RunError, match=r"holds files that are not a reproduction; give another --out\.$"):
         Study(choose(["adagp-figure16"]), "quick", Workspace(tmp_path))

@@ -104,7 +104,7 @@ def test_the_source_follows_the_method() -> None:
         ),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+def test_wrong_options_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         TrainConfig.from_dict(options, "test")
     assert str(caught.value) == message
@@ -126,13 +126,13 @@ def test_values_by_name_come_back() -> None:
         ({"lr": None}, "here: option 'lr' is None; it must be of type float."),
     ],
 )
-def test_wrong_types_are_refused(values: dict[str, Any], message: str) -> None:
+def test_wrong_types_are_rejected(values: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         TrainConfig.from_dict(values, "here")
     assert str(caught.value) == message
 
 
-def test_unknown_names_are_refused_with_the_nearest() -> None:
+def test_unknown_names_are_rejected_with_the_nearest() -> None:
     with pytest.raises(OptionError) as caught:
         TrainConfig.from_dict({"epoch": 3}, "here")
     assert str(caught.value).startswith(
@@ -304,7 +304,7 @@ def test_toml_names_take_hyphens_and_underscores(tmp_path: Path) -> None:
     assert read_toml(path) == {"batch_size": 8, "weight_decay": 0.5, "normalize": True, "ratio": "2:1"}
 
 
-def test_toml_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_toml_that_cannot_be_read_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(OptionError) as caught:
         read_toml(tmp_path / "none.toml")
     assert str(caught.value) == (
@@ -316,14 +316,14 @@ def test_toml_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["epochs = ", "epochs 3"])
-def test_broken_toml_is_refused(tmp_path: Path, text: str) -> None:
+def test_broken_toml_is_rejected(tmp_path: Path, text: str) -> None:
     path = toml(tmp_path, text)
     with pytest.raises(OptionError) as caught:
         read_toml(path)
     assert str(caught.value).startswith(f"'{path}' is not valid TOML: ")
 
 
-def test_toml_that_is_not_text_is_refused(tmp_path: Path) -> None:
+def test_toml_that_is_not_text_is_rejected(tmp_path: Path) -> None:
     path = toml(tmp_path, b"\xff\xfe")
     with pytest.raises(OptionError) as caught:
         read_toml(path)
@@ -341,7 +341,7 @@ def test_toml_options_are_checked_with_the_files_name(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"{path}: unknown option 'train'. ")
 
 
-def test_an_option_twice_in_toml_is_refused(tmp_path: Path) -> None:
+def test_an_option_twice_in_toml_is_rejected(tmp_path: Path) -> None:
     path = toml(tmp_path, "batch-size = 8\nbatch_size = 9")
     with pytest.raises(OptionError) as caught:
         read_toml(path)

@@ -100,7 +100,7 @@ VALUES = st.recursive(
 
 @pytest.mark.medium
 @given(VALUES | st.text())
-def test_any_text_is_read_or_refused(value: Any) -> None:
+def test_any_text_is_read_or_rejected(value: Any) -> None:
     text = value if isinstance(value, str) else json.dumps(value)
     with suppress(RunError):  # and nothing else
         parse_document(text, RUN)

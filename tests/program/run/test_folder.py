@@ -103,7 +103,7 @@ def test_a_folder_that_holds_no_run_is_never_taken(tmp_path: Path, force: bool) 
     assert names(tmp_path) == ["thesis.tex"]
 
 
-def test_a_path_that_cannot_be_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_a_folder_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for path, reason in ((file, "File exists"), (file / "below", "Not a directory")):
@@ -113,7 +113,7 @@ def test_a_path_that_cannot_be_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
-def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_permission_is_rejected(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(RunError) as caught:
         RunFolder.create(tmp_path)
@@ -136,7 +136,7 @@ def test_json_files_come_back(folder: RunFolder) -> None:
     assert (folder.path / "notes.json").read_text() == '{\n  "a": [\n    1,\n    null\n  ]\n}\n'
 
 
-def test_broken_json_is_refused(folder: RunFolder) -> None:
+def test_broken_json_is_rejected(folder: RunFolder) -> None:
     path = folder.path / "config.json"
     path.write_text("{")
     with pytest.raises(RunError) as caught:
@@ -224,7 +224,7 @@ def test_a_last_line_that_was_cut_off_is_left_out(folder: RunFolder) -> None:
         assert folder.rows() == (ROWS if complete else ROWS[:1])
 
 
-def test_a_damaged_line_before_the_last_is_refused(folder: RunFolder) -> None:
+def test_a_damaged_line_before_the_last_is_rejected(folder: RunFolder) -> None:
     path = folder.path / "metrics.jsonl"
     path.write_text(f'{json.dumps(ROWS[0])}\n{{"epoch"\n{json.dumps(ROWS[1])}\n')
     with pytest.raises(RunError) as caught:
@@ -292,8 +292,10 @@ def test_one_process_at_a_time(tmp_path: Path, python: Callable[..., Any]) -> No
 
     with locked(tmp_path):
         hold(tmp_path)  # it is ours
-        refused = f"another process (process {os.getpid()}) is at work in '{tmp_path}'; wait for it, or end it first.\n"
-        assert attempt() == refused
+        rejected = (
+            f"another process (process {os.getpid()}) is at work in '{tmp_path}'; wait for it, or end it first.\n"
+        )
+        assert attempt() == rejected
     assert attempt() == ""
     hold(tmp_path)  # the other process is over, and its lock with it
     release(tmp_path)

@@ -25,7 +25,7 @@ def test_how_values_are_written() -> None:
 
 
 @pytest.mark.parametrize("name", ["loss", "seconds", "top 1", ""])
-def test_names_that_files_cannot_have_are_refused(name: str) -> None:
+def test_names_that_files_cannot_have_are_rejected(name: str) -> None:
     with pytest.raises(OptionError) as caught:
         Metric(name)
     assert str(caught.value) == (
@@ -77,7 +77,7 @@ def test_metrics_are_read_as_they_were_written() -> None:
 @pytest.mark.parametrize(
     "content", [[], 5, None, ["accuracy"], [{"name": "loss"}], [{"name": 5}], [{"name": "a", "unit": 5}], [{"x": 1}]]
 )
-def test_metrics_that_cannot_be_read_are_refused(content: Any) -> None:
+def test_metrics_that_cannot_be_read_are_rejected(content: Any) -> None:
     with pytest.raises(RunError, match="^its metrics cannot be read.$"):
         read_metrics({"metrics": content})
 

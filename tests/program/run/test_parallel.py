@@ -58,7 +58,7 @@ def test_sizes_are_those_of_the_processes() -> None:
         ("data=0", "--parallel data=0: a dimension has 1 process or more."),
     ],
 )
-def test_what_no_layout_can_be_is_refused(text: str, message: str) -> None:
+def test_what_no_layout_can_be_is_rejected(text: str, message: str) -> None:
     with pytest.raises(OptionError) as raised:
         parse_parallel(text)
     assert str(raised.value) == message

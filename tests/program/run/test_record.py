@@ -42,7 +42,7 @@ def test_runs_below_a_folder_are_taken_each_once(write_run: Any, tmp_path: Path)
 
 
 def test_whole_runs_below_a_folder(write_run: Any, tmp_path: Path) -> None:
-    """One that has just begun is left out there, and refused where it is named; damage is refused everywhere."""
+    """One that has just begun is left out there, and rejected where it is named; damage is rejected everywhere."""
     write_run("study/bp")
     begun = write_run("study/adagp", done=0, finished=False)
     study = tmp_path / "study"
@@ -64,7 +64,7 @@ def test_runs_of_the_same_name_are_told_apart(write_run: Any, tmp_path: Path) ->
     assert names == [str(tmp_path / "a" / "one"), str(tmp_path / "b" / "one")]
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_run_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=f"^'{tmp_path}/none' is not a run folder: there is no such folder.$"):
         collect([tmp_path / "none"])
     (tmp_path / "file").write_text("")
@@ -151,7 +151,7 @@ def test_what_a_run_says_of_itself(write_run: Any) -> None:
     assert record.phases == [{"warmup": 0, "bp": 10, "gp": 0, "guarded": 0}] * 4
 
 
-def test_what_a_run_does_not_say_is_the_default_or_refused(tmp_path: Path) -> None:
+def test_what_a_run_does_not_say_is_the_default_or_rejected(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"width": "wide", "image_size": "large", "plugins": ["a", "b"], "model": 5}')
     record = read_run(tmp_path, "one")
     assert (record.width, record.image_size, record.plugins) == (1.0, None, ("a", "b"))
@@ -161,11 +161,11 @@ def test_what_a_run_does_not_say_is_the_default_or_refused(tmp_path: Path) -> No
             getattr(record, name)
 
 
-def test_a_whole_run_is_read_and_any_other_refused(write_run: Any, tmp_path: Path) -> None:
+def test_a_whole_run_is_read_and_any_other_rejected(write_run: Any, tmp_path: Path) -> None:
     run = write_run("one", finished=False, done=2)
     assert len(read_whole_run(run, "draw").epochs) == 2  # it need not be over
     (tmp_path / "empty").mkdir()
-    refused = [
+    rejected = [
         (tmp_path / "empty", "'{}' is not a run folder: it has no config.json."),
         (write_run("begun", done=0), "the run in '{}' has no finished epoch yet: there is nothing to draw."),
     ]
@@ -183,8 +183,8 @@ def test_a_whole_run_is_read_and_any_other_refused(write_run: Any, tmp_path: Pat
     ):
         broken = write_run(f"broken{place}")
         (broken / file).write_text(content)
-        refused.append((broken, f"the run in '{{}}' is damaged: {words}"))
-    for path, words in refused:
+        rejected.append((broken, f"the run in '{{}}' is damaged: {words}"))
+    for path, words in rejected:
         with pytest.raises(RunError) as caught:
             read_whole_run(path, "draw")
         assert str(caught.value) == words.format(path)

@@ -52,7 +52,7 @@ def test_the_first_metric_is_what_runs_are_compared_by(monkeypatch: pytest.Monke
         _ = task.metric
 
 
-def test_a_data_set_of_an_unknown_task_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_of_an_unknown_task_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DATASETS, "_things", {"mine": DatasetInfo("mine", "image", "of my own")})
     with pytest.raises(OptionError) as caught:
         build_task(TrainConfig(dataset="mine"))

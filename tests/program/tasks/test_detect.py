@@ -158,13 +158,13 @@ def test_a_few_steps_of_backprop_lower_the_loss(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [16, 100, 65])
-def test_an_image_size_that_is_no_whole_number_of_cells_is_refused(size: int) -> None:
+def test_an_image_size_that_is_no_whole_number_of_cells_is_rejected(size: int) -> None:
     with pytest.raises(OptionError) as caught:
         build_task(configured(image_size=size))
     assert str(caught.value) == f"--image-size is {size}; for detection it must be a multiple of 32 pixels."
 
 
-def test_a_model_for_another_task_is_refused(data_dir: Path) -> None:
+def test_a_model_for_another_task_is_rejected(data_dir: Path) -> None:
     with pytest.raises(ModelError) as caught:
         build_task(configured(model="digits_cnn"), data_dir).build_model()
     assert (
@@ -173,7 +173,7 @@ def test_a_model_for_another_task_is_refused(data_dir: Path) -> None:
     )
 
 
-def test_a_model_that_answers_otherwise_is_refused() -> None:
+def test_a_model_that_answers_otherwise_is_rejected() -> None:
     layer = nn.Conv2d(3, 7, 1)
     with pytest.raises(ModelError) as caught:
         check_outputs(layer, 32, 2, "mine:net")

@@ -119,7 +119,7 @@ def test_resume_is_exact(method: str, tmp_path: Path) -> None:
         assert torch.equal(tensor, weights(again)[name]), name
 
 
-def test_a_model_of_another_task_is_refused() -> None:
+def test_a_model_of_another_task_is_rejected() -> None:
     message = "^model 'digits_cnn' is for the task images, not language; choose from: decoder.$"
     with pytest.raises(ModelError, match=message):
         LanguageModelling(config(model="digits_cnn")).build_model()

@@ -94,7 +94,7 @@ def nested(depth: int) -> list[Any]:
     return value
 
 
-def test_a_file_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_claims_more_than_it_holds_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     save_checkpoint(path, STATE)
     archive(path, zipfile.ZIP_STORED)
@@ -114,7 +114,7 @@ def test_a_file_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> Non
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4), st.booleans()
 )
 def test_no_damage_passes_as_other_numbers(tmp_path: Path, changes: list[tuple[float, int]], cut: bool) -> None:
-    """Any bytes changed, anywhere in the file: it is refused, or it is as if nothing had happened."""
+    """Any bytes changed, anywhere in the file: it is rejected, or it is as if nothing had happened."""
     path = tmp_path / "checkpoint.pt"
     save_checkpoint(path, STATE)
     content = bytearray(path.read_bytes())

@@ -243,7 +243,7 @@ def test_a_run_whose_rate_warms_up_resumes_exactly(scheduler: str, tmp_path: Pat
         assert_resumes(config, loop, tmp_path / f"stopped-{stop}", stop)
 
 
-def test_a_warm_up_as_long_as_the_run_is_refused_before_it_begins(user_model: str) -> None:
+def test_a_warm_up_as_long_as_the_run_is_rejected_before_it_begins(user_model: str) -> None:
     message = "warm-up of 16 batches does not fit a run of 16: nothing would be predicted. "
     with pytest.raises(OptionError, match=message + "Give --warmup-batches 0 to 15, or more batches.$"):
         Session(short(user_model, batches=16, warmup=None, warmup_batches=16))
@@ -403,7 +403,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
         ),
     ],
 )
-def test_plans_that_cannot_work_are_refused_before_anything_is_written(
+def test_plans_that_cannot_work_are_rejected_before_anything_is_written(
     options: dict[str, Any], message: str, user_model: str
 ) -> None:
     with pytest.raises(OptionError) as caught:
@@ -411,7 +411,7 @@ def test_plans_that_cannot_work_are_refused_before_anything_is_written(
     assert str(caught.value) == message
 
 
-def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
+def test_damaged_and_foreign_checkpoints_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     with pytest.raises(RunError, match="there is no checkpoint at '.*' yet: nothing to resume"):
         load_checkpoint(path)
@@ -453,7 +453,7 @@ def test_schedules_of_the_learning_rate() -> None:
     assert milestones(1) == (1,)
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_a_device_that_is_not_there_is_rejected() -> None:
     with pytest.raises(OptionError, match="^device 'cuda:77' cannot be used here: .* Try cpu.$"):
         check_device("cuda:77")
     with pytest.raises(OptionError, match="^device 'toaster' cannot be used here: .* Try cpu.$"):
