@@ -245,5 +245,6 @@ def test_reentrant_checkpointing_is_rejected_at_once(method: str) -> None:
         one_batch(trainer, lambda: F.cross_entropy(model(draw().requires_grad_()), LABELS))
     assert str(caught.value) == (
         "site 'first' has a gradient, but none was seen at its output: it is computed again in the backward pass. "
-        "Give checkpoint(..., use_reentrant=False), or exclude the site."
+        "With activation checkpointing, give checkpoint(..., use_reentrant=False); a reversible chain always does so: train it "
+        "by backprop (method bp), or exclude the site."
     )

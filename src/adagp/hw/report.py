@@ -104,15 +104,19 @@ def failure_signatures(simulation: Simulation) -> list[str]:
         return signatures  # no source of this run has the accelerator's predictor
     kilobytes = predictor_weights(simulation.workload, accelerator) * accelerator.width("weights") / 8192
     if predicting and kilobytes > accelerator.buffer_kilobytes:
-        own = [name for name in predicting if designs[name].predictor_memory]
-        streaming = [name for name in predicting if name not in own]
-        needs = [f"with {' and '.join(streaming)} they are read from DRAM for each layer"] if streaming else []
-        needs += [f"with {' and '.join(own)} a memory of that size is added"] if own else []
         signatures.append(
             f"The predictor's weights take {kilobytes:,.0f} kB and do not fit the {accelerator.buffer_kilobytes:,.0f} kB "
-            f"global buffer: {'; '.join(needs)}."
+            f"global buffer: {_where_they_are(predicting)}."
         )
     return signatures
+
+
+def _where_they_are(designs: Sequence[str]) -> str:
+    """Return where the designs have the predictor's weights that do not fit the global buffer."""
+    own = [name for name in designs if DESIGNS[name].predictor_memory]
+    streaming = [name for name in designs if name not in own]
+    places = ((streaming, "they are read from DRAM for each layer"), (own, "a memory of that size is added"))
+    return "; ".join(f"with {' and '.join(names)} {what}" for names, what in places if names)
 
 
 def layer_rows(simulation: Simulation) -> list[dict[str, Any]]:

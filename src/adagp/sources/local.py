@@ -29,10 +29,11 @@ def check_layer_types(source: str, sites: Sequence[Site]) -> None:
 
 
 def recomputed(site: Site) -> ModelError:
-    """Return the error for a site that reentrant checkpointing computes again in the backward pass."""
+    """Return the error for a site that reentrant checkpointing, or a reversible chain, computes again in the backward pass."""
     return ModelError(
         f"site '{site.name}' has a gradient, but none was seen at its output: it is computed again in the backward "
-        "pass. Give checkpoint(..., use_reentrant=False), or exclude the site."
+        "pass. With activation checkpointing, give checkpoint(..., use_reentrant=False); a reversible chain always does so: "
+        "train it by backprop (method bp), or exclude the site."
     )
 
 
