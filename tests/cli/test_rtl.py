@@ -59,6 +59,14 @@ def test_generate(program: Program) -> None:
 
 
 @pytest.mark.medium
+def test_generate_suggests_no_test_bench_where_there_is_none(program: Program) -> None:
+    ended = program("rtl", "generate", "--array", "2x2", "--format", "bfp", "--out", "made")
+    assert ended.code == 0
+    assert not Path("made/testbench.v").exists()
+    assert ended.out.splitlines()[-1].startswith("digest: ")
+
+
+@pytest.mark.medium
 def test_a_dma(program: Program) -> None:
     """Generated, and simulated with a product larger than its banks."""
     chip = ("--array", "2x2", "--format", "int8", "--value-words", "32", "--sum-words", "32", "--dma", "2")

@@ -1,4 +1,7 @@
-"""The one line that adopts adagp: `attach` reads and checks its arguments, and makes a `Trainer` of them."""
+"""The one line that adopts adagp: `attach` reads and checks its arguments, and makes a `Trainer` of them.
+
+Keywords of earlier versions still work, with a warning that names what has replaced them (`FormerKeywords`).
+"""
 
 import inspect
 import warnings
