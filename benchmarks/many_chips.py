@@ -123,9 +123,9 @@ if __name__ == "__main__":
         "exchange",
         "GP: compute",
         "exchange",
-        "GP over backprop",
+        "GP / backprop",
     )
     table(columns, term_rows(1024, 64, slow))
     print(f"\nGP batch of feedback over backprop, batch 1,024 on 64 chips, {slow}")
-    changes = ("model", "chip", "as it is", "zero=1", "features=16", "stored correction")
+    changes = ("model", "chip", "now", "zero=1", "features=16", "stored correction")
     table(changes, cheaper_rows(1024, 64, slow))
