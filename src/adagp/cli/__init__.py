@@ -54,7 +54,7 @@ COMMANDS = {
     ),
     "worth": Entry(
         "compare",
-        "Report from a comparison how many BP batches a GP batch replaces, what it costs on each platform, and where it pays.",
+        "Report how many BP batches a GP batch replaces in a comparison, what it costs on each platform, and where it pays.",
     ),
     "demo": Entry(
         "demo",
@@ -86,7 +86,7 @@ COMMANDS = {
     ),
     "validate": Entry(
         "validate",
-        "Print which layers of a model a method predicts, the memory and the price of that, and what cannot be trained.",
+        "Print which layers of a model a method predicts, what that costs in memory and work, and what cannot be trained.",
     ),
     "methods": Entry("catalogue", "List the methods: what each does, its default schedule and its options."),
     "models": Entry(

@@ -55,7 +55,7 @@ def compare(
     regimes: Annotated[
         str,
         option(
-            "Budgets equal for all methods: batches, seconds, or the modelled cycles of accelerator, pipeline, cluster.",
+            "What all methods get the same of: batches, seconds, or modelled cycles of an accelerator, pipeline or cluster.",
             panel=_WHAT,
         ),
     ] = "batches,seconds",
@@ -82,7 +82,7 @@ def compare(
     tune: Annotated[
         str | None,
         option(
-            "First choose each method's best values on held-out training data: lr=0.01,0.03 or lr=0.01,0.03,batch_size=32,64.",
+            "First tune each method on held-out training data: lr=0.01,0.03 or lr=0.01,0.03,batch_size=32,64.",
             panel=_WHAT,
             unset="none",
         ),
@@ -90,13 +90,15 @@ def compare(
     tune_batches: Annotated[
         int | None,
         option(
-            "Batches (of the common size) of backprop's tuning runs; the others get equal cost.",
+            "Length of backprop's tuning runs in batches of --batch-size; the other methods' runs cost the same.",
             panel=_WHAT,
             unset="the runs' own",
             low=1,
         ),
     ] = None,
-    tune_seeds: Annotated[int, option("Tuning runs of each method and value.", panel=_WHAT, low=1, high=10_000)] = 1,
+    tune_seeds: Annotated[
+        int, option("Tuning runs (seeds) per method and value.", panel=_WHAT, low=1, high=10_000)
+    ] = 1,
     curve: Annotated[
         str | None,
         option(
@@ -311,7 +313,7 @@ def worth(
     as_json: Json = False,
     plot: Picture = None,
 ) -> None:
-    """Report from a comparison how many BP batches a GP batch replaces, what it costs on each platform, and where it pays."""
+    """Report how many BP batches a GP batch replaces in a comparison, what it costs on each platform, and where it pays."""
     if as_map:
         _show_map(comparisons, as_json, plot)
         return

@@ -72,7 +72,8 @@ def explore(
     model: Annotated[
         str,
         typer.Argument(
-            help="As for simulate: name, package.module:function, file or run folder. With --rows, several with commas.",
+            help="As for simulate: name, package.module:function, file or run folder. With --rows: several, "
+            "separated by commas.",
             autocompletion=offer(NAMES["model"]),
         ),
     ],
@@ -95,7 +96,7 @@ def explore(
         bool,
         switch(
             "--rows",
-            "Every point as a CSV row, instead of the front; models and --dataset may be lists with commas.",
+            "Print every point as a CSV row instead of the front; MODEL and --dataset may be comma-separated lists.",
             panel=OUTPUT,
         ),
     ] = False,
@@ -268,7 +269,7 @@ SWEEP_COLUMNS = (
 )
 SWEEP_SETTINGS = ("bandwidth", "predictor", "backward", "buffer_port", "zero_insertion")
 ACCELERATOR_OPTIONS = tuple(SETTINGS[name] for name in SWEEP_SETTINGS)
-_GRID = "What is swept over"
+_GRID = "Sweep"
 
 
 def sweep(

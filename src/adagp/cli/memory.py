@@ -38,20 +38,27 @@ class MemorySettings:
     recompute: Annotated[
         str,
         option(
-            "What the backward pass computes again: none, block, or selective (attention's scores).",
+            "What the backward pass recomputes: none, block, or selective (attention scores).",
             panel=PANEL,
             choices=RECOMPUTATIONS,
         ),
     ] = "none"
     accumulate: Annotated[
-        int, option("Micro-batches of a batch, whose gradients are added up.", panel=PANEL, low=1, high=65_536)
+        int, option("Micro-batches per batch, for gradient accumulation.", panel=PANEL, low=1, high=65_536)
     ] = 1
     capacity: Annotated[
         str | None,
-        option("Plan what to stash, recompute or offload so that a step fits: 8GB.", panel=PANEL, unset="none"),
+        option(
+            "Plan what to stash, recompute or offload so that a step fits into this memory, for example 8GB.",
+            panel=PANEL,
+            unset="none",
+        ),
     ] = None
     offload_bandwidth: Annotated[
-        float, option("Gigabytes per second to and from the host, for --capacity.", panel=PANEL, above=0, high=1e6)
+        float,
+        option(
+            "Bandwidth to and from the host in gigabytes per second, for --capacity.", panel=PANEL, above=0, high=1e6
+        ),
     ] = OFFLOAD
 
     def check(self, others: Mapping[str, bool]) -> None:

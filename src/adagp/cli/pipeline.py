@@ -38,16 +38,18 @@ _modelled = partial(option, panel=_MODEL)
 class ConstantCosts:
     """What a step costs without --model."""
 
-    forward: Annotated[float, _constant("Steps of a micro-batch's forward pass.")] = 1.0
-    backward: Annotated[float, _constant("Steps of a micro-batch's backward pass.")] = 2.0
-    alpha: Annotated[float, _constant("Time of the predictor for a batch, in forward passes of a micro-batch.")] = 0.0
+    forward: Annotated[float, _constant("Time of a micro-batch's forward pass, in steps.")] = 1.0
+    backward: Annotated[float, _constant("Time of a micro-batch's backward pass, in steps.")] = 2.0
+    alpha: Annotated[float, _constant("Time of the predictor per batch, in units of a micro-batch's forward pass.")] = (
+        0.0
+    )
 
 
 @dataclass(frozen=True)
 class ModelledCosts:
     """What the costs of a step are modelled from with --model: the samples, each device's accelerator, and their links."""
 
-    dataset: Annotated[str, _modelled("Data set: image shape and classes.")] = "imagenet"
+    dataset: Annotated[str, _modelled("Data set, which sets the image shape and classes.")] = "imagenet"
     input: Annotated[str | None, _modelled("Input shape, for example 3x64x64.", unset="the data set's")] = None
     image_size: Annotated[
         int | None, _modelled("Height and width of the images.", unset="the data set's", low=1, high=65_536)
@@ -114,7 +116,12 @@ def pipeline(
     micro_batches: Annotated[int, option("Micro-batches per batch.", panel=_PIPELINE, low=1)] = 4,
     phases: Annotated[str, option("Phase of each batch, separated by commas.", panel=_PIPELINE)] = "GP,BP",
     model: Annotated[
-        str | None, option("Model whose costs are used instead of constants.", panel=_MODEL, unset="none")
+        str | None,
+        option(
+            "Take the costs of a stage from this model on an accelerator, instead of --forward, --backward and --alpha.",
+            panel=_MODEL,
+            unset="none",
+        ),
     ] = None,
     overrides: Mapping[str, Any],
     actions: Annotated[bool, switch("--actions", "Print only the actions of each device.", panel=OUTPUT)] = False,

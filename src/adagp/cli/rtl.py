@@ -40,7 +40,9 @@ Format = Annotated[
     ),
 ]
 ValueWords = Annotated[int, option("Words in each bank of values.", panel=CHIP, low=1)]
-Stages = Annotated[int, option("1: a register after each multiplier, for a faster clock.", panel=CHIP, low=0, high=1)]
+Stages = Annotated[
+    int, option("0, or 1 to add a register after each multiplier, for a faster clock.", panel=CHIP, low=0, high=1)
+]
 SumWords = Annotated[int, option("Words in each bank of sums.", panel=CHIP, low=1)]
 
 
@@ -187,10 +189,10 @@ def simulate(
         ),
     ] = 0,
     memory_interval: Annotated[
-        int | None, option("With --dma: external memory takes a beat every N cycles.", unset="1", low=1)
+        int | None, option("With --dma: external memory transfers one beat every N cycles.", unset="1", low=1)
     ] = None,
     memory_latency: Annotated[
-        int | None, option("With --dma: it answers a read after N cycles.", unset="1", low=1)
+        int | None, option("With --dma: read latency of the external memory in cycles.", unset="1", low=1)
     ] = None,
     seed: Seed = 0,
     vcd: Annotated[Path | None, option("Write the waveforms to FILE.vcd.", unset="none")] = None,
@@ -252,7 +254,7 @@ def run(
     rate: Annotated[float, option("Learning rate of the layers.", above=0)] = 2**-4,
     predictor_rate: Annotated[float, option("Learning rate of the predictor.", above=0)] = 2**-4,
     memory_latency: Annotated[
-        int, option("Off-chip memory of design low is up to this many cycles late, at random.", low=0, high=255)
+        int, option("Maximum random extra latency of off-chip memory in cycles (design low only).", low=0, high=255)
     ] = 0,
     seed: Seed = 0,
     as_json: Json = False,
@@ -307,7 +309,9 @@ def synthesize(
 def place(
     chip: ChipOptions,
     design: Designs = "all",
-    seed: Annotated[int, option("Where the placer starts from: routed clocks differ by some per cent.", low=0)] = 1,
+    seed: Annotated[
+        int, option("Random seed of the placer; the routed clock varies with it by a few per cent.", low=0)
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Place and route chips on an ECP5-85k: clock, LUTs, multipliers, block RAMs. Cached; a small chip takes minutes."""
@@ -345,12 +349,12 @@ def power(
     network: Annotated[str, option("Layer widths, input first; 64 inputs: digits.")] = "64-32-10",
     batch: BatchOfSamples = 8,
     liberty: Annotated[Path | None, option("Liberty file of the cells.", unset="Debian's osu018, 180 nm")] = None,
-    clock: Annotated[float, option("Clock in megahertz.", above=0)] = 10.0,
+    clock: Annotated[float, option("Clock frequency in megahertz.", above=0)] = 10.0,
     node: Annotated[
         int | None,
         option(
-            "Nanometres of the cells' process, by which simulate --from-rtl scales energies.",
-            unset="180 of osu018; otherwise not known",
+            "Process node of the cells in nanometres; simulate --from-rtl scales energies by it.",
+            unset="180 for osu018; otherwise unknown",
             low=1,
             high=10_000,
         ),
@@ -360,7 +364,7 @@ def power(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Measure the power of the gates while two batches of digits are trained, and check the clock, with OpenSTA."""
+    """Measure the gates' power while the chip trains two batches of digits, and check the clock, with OpenSTA."""
     blueprints = chip.blueprints(design)
     from adagp.papers.adagp.hardware import equal_pes
     from adagp.rtl.liberty import nominal_volts

@@ -50,12 +50,14 @@ class SystemSettings:
 
     weight_density: Annotated[
         float,
-        option("Share of nonzero weights, if no run is replayed.", panel=SYSTEMS_PANEL, above=0, high=1, allowed=SHARE),
+        option(
+            "Fraction of nonzero weights, if no run is replayed.", panel=SYSTEMS_PANEL, above=0, high=1, allowed=SHARE
+        ),
     ] = 0.1
     input_density: Annotated[
         float,
         option(
-            "Share of nonzero inputs, if no run is replayed; 1 for the first layer.",
+            "Fraction of nonzero inputs, if no run is replayed; 1 for the first layer.",
             panel=SYSTEMS_PANEL,
             above=0,
             high=1,

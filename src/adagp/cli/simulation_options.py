@@ -42,7 +42,7 @@ PresetName = Annotated[
 FromRtl = Annotated[
     list[Path] | None,
     option(
-        "JSON of adagp rtl place (its slowest clock) or of adagp rtl power (energy of a PE, equal power). Repeatable.",
+        "JSON from adagp rtl place (sets the clock) or adagp rtl power (sets the energy of a PE and equal power). Repeatable.",
         "--from-rtl",
         panel=PANEL,
         unset="none",
@@ -74,7 +74,9 @@ def chosen_hardware(preset: str | None, path: Path | None) -> Hardware | None:
 class SampleOptions:
     """What a model is simulated for: a data set, or samples of another shape and other classes; and its width."""
 
-    dataset: Annotated[str, option("Data set: image shape, classes and samples.", panel=MODEL)] = "cifar10"
+    dataset: Annotated[
+        str, option("Data set, which sets the image shape, classes and number of samples.", panel=MODEL)
+    ] = "cifar10"
     input_: InputShape = None
     image_size: ImageSize = None
     channels: Annotated[
@@ -121,38 +123,52 @@ class ManyChipOptions:
     parallel: Annotated[
         str | None,
         _many(
-            "Split over the chips, for example data=8,tensor=2,pipeline=4; zero=1, 2 or 3 shards what copies hold in common.",
+            "Split over the chips, for example data=8,tensor=2,pipeline=4; zero=1, 2 or 3 shards optimizer state, "
+            "gradients, weights.",
             unset="data=CHIPS",
         ),
     ] = None
     fabric: Annotated[
-        str | None, _many("What joins the chips: ring, torus, torus:ROWSxCOLUMNS or switch.", unset="switch")
+        str | None, _many("Network between the chips: ring, torus, torus:ROWSxCOLUMNS or switch.", unset="switch")
     ] = None
     link_bandwidth: Annotated[
         float | None,
-        _many("Gigabytes per second of a link, in each direction.", unset="10", low=1e-6, high=1e9, infinite=True),
+        _many(
+            "Bandwidth of a link in gigabytes per second, in each direction.",
+            unset="10",
+            low=1e-6,
+            high=1e9,
+            infinite=True,
+        ),
     ] = None
     link_latency: Annotated[float | None, _many("Latency of a link in microseconds.", unset="5", low=0, high=1e9)] = (
         None
     )
     collective: Annotated[
         str | None,
-        _many("Algorithm of all-reduces: ring, tree or auto.", unset="ring", choices=("ring", "tree", "auto")),
+        _many(
+            "All-reduce algorithm: ring, tree or auto (the faster one for each exchange).",
+            unset="ring",
+            choices=("ring", "tree", "auto"),
+        ),
     ] = None
     micro_batches: Annotated[
-        int | None, _many("Micro-batches of each copy's batch.", unset="stages of the pipeline", low=1, high=65_536)
+        int | None,
+        _many(
+            "Micro-batches in the batch of each data-parallel copy.", unset="stages of the pipeline", low=1, high=65_536
+        ),
     ] = None
     pipeline_schedule: Annotated[str | None, _many("Pipeline schedule, as for adagp pipeline.", unset="dapple")] = None
     no_overlap: Annotated[
         bool, switch("--no-overlap", "Exchange gradients after the backward pass, not during it.", panel=CHIPS)
     ] = False
-    bucket: Annotated[
-        float | None, _many("Megabytes of gradients that are exchanged together.", unset="25", above=0, high=1e9)
-    ] = None
+    bucket: Annotated[float | None, _many("Size of a gradient bucket in megabytes.", unset="25", above=0, high=1e9)] = (
+        None
+    )
     scaling: Annotated[
         str | None,
         _many(
-            "Also model fewer copies: strong (the same batch) or weak (the same share of it).",
+            "Also model 1, 2, 4, ... data-parallel copies: strong (same total batch) or weak (same batch per copy).",
             choices=("strong", "weak"),
         ),
     ] = None

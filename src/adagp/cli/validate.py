@@ -44,7 +44,7 @@ def validate(
     ] = None,
     width: Width = 1.0,
 ) -> None:
-    """Print which layers of a model a method predicts, the memory and the price of that, and what cannot be trained."""
+    """Print which layers of a model a method predicts, what that costs in memory and work, and what cannot be trained."""
     shape = parse_shape(image)
     if shape is not None and image_size is not None:
         raise OptionError("--input and --image-size both set the image size; give one of them.")

@@ -100,7 +100,9 @@ class PredictorOptions(MethodOptions):
     normalize: Annotated[bool, declare_option("Normalise the predictor's targets by a running scale of each site.")] = (
         False
     )
-    hold_norm: Annotated[bool, declare_option("Rescale predictions to the running norm of the true gradients.")] = False
+    hold_norm: Annotated[
+        bool, declare_option("Rescale predictions to the running mean norm of the true gradients.")
+    ] = False
 
 
 LABEL_CLASSES = declare_option(

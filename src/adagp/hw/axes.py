@@ -120,7 +120,7 @@ def _designs(flag: str, text: str) -> list[str]:
 
 AXES: tuple[Axis, ...] = (
     Axis("array", "array", _arrays, "8x8..64x64"),
-    Axis("buffer", "buffer_kb", _kilobytes, "64k..4M", about="64k, 4M."),
+    Axis("buffer", "buffer_kb", _kilobytes, "64k..4M", about="Written as 64k or 4M."),
     Axis("bandwidth", "gb_per_s", _numbers(0.001, 1e5, factor=1e9), scale=1e9),
     Axis("clock", "mhz", _numbers(1, 1e5, factor=1e6), scale=1e6),
     Axis("word_bits", "word_bits", _numbers(8, 32, whole=True)),

@@ -17,7 +17,7 @@ PANEL = "Accelerator"
 OPTIMIZER_WORDS = {"sgd": 0, "momentum": 1, "adam": 2}
 """Words of state that an optimizer keeps for each weight."""
 _OPTIMIZERS = {words: name for name, words in OPTIMIZER_WORDS.items()}
-_A_WORD = "those of a word"
+_A_WORD = "as --word-bits"
 _USUAL = Accelerator()
 _accelerator = partial(option, panel=PANEL)
 
@@ -43,7 +43,7 @@ class AcceleratorSettings:
     ] = str(_USUAL.predictor_array)
     clock: Annotated[
         float,
-        _accelerator("Clock in megahertz.", low=1e-3, high=1e6, allowed="0.001 to 1,000,000 megahertz"),
+        _accelerator("Clock frequency in megahertz.", low=1e-3, high=1e6, allowed="0.001 to 1,000,000 megahertz"),
         Sets("clock_hz", lambda megahertz: megahertz * 1e6),
     ] = _USUAL.clock_hz / 1e6
     word_bits: Annotated[int, _accelerator("Bits of a word: 8, 16 or 32.", low=1)] = _USUAL.word_bits
@@ -55,7 +55,7 @@ class AcceleratorSettings:
     bandwidth: Annotated[
         float,
         _accelerator(
-            "Off-chip gigabytes per second; inf: never stalls.",
+            "Off-chip bandwidth in gigabytes per second; inf: no stalls.",
             low=1e-6,
             high=1e9,
             infinite=True,
@@ -64,7 +64,9 @@ class AcceleratorSettings:
         Sets(read=lambda gigabytes: gigabytes * 1e9),
     ] = _USUAL.bandwidth / 1e9
     predictor: Annotated[
-        str, _accelerator("Predictor, GRIDxCHANNELS: pooled side, feature maps."), Sets(read=parse_predictor)
+        str,
+        _accelerator("Predictor size, GRIDxCHANNELS: side of its pooled input, channels of its convolution."),
+        Sets(read=parse_predictor),
     ] = str(_USUAL.predictor)
     backward: Annotated[
         str,
@@ -76,24 +78,30 @@ class AcceleratorSettings:
     activation_bits: Annotated[int | None, _accelerator("Bits of an activation.", low=1, unset=_A_WORD)] = None
     gradient_bits: Annotated[int | None, _accelerator("Bits of a gradient.", low=1, unset=_A_WORD)] = None
     sum_bits: Annotated[
-        int | None, _accelerator("Bits of a partial sum.", low=1, unset="32, or those of a wider word")
+        int | None, _accelerator("Bits of a partial sum.", low=1, unset="32, or --word-bits if that is more")
     ] = None
     buffer_port: Annotated[
-        float, _accelerator("Bits per cycle into and out of the buffer; inf: no limit.", above=0, infinite=True)
+        float,
+        _accelerator("Bits that the global buffer reads or writes per cycle; inf: no limit.", above=0, infinite=True),
     ] = _USUAL.buffer_port
     accumulator: Annotated[
         float,
-        _accelerator("Kilobytes for partial sums; 0: they are in the global buffer.", low=0, high=1e9),
+        _accelerator("Buffer for partial sums in kilobytes; 0: they use the global buffer.", low=0, high=1e9),
         Sets("accumulator_kilobytes"),
     ] = float(_USUAL.accumulator_kilobytes)
-    fusion: Annotated[bool, _accelerator("Fuse element-wise work with the layer before it.")] = _USUAL.fusion
+    fusion: Annotated[bool, _accelerator("Fuse element-wise operations with the preceding layer.")] = _USUAL.fusion
     zero_insertion: Annotated[
-        bool, switch("--zero-insertion", "Run gradients of strided convolutions over zeros.", panel=PANEL)
+        bool,
+        switch(
+            "--zero-insertion",
+            "Compute gradients of strided convolutions on zero-inserted inputs, without skipping the zeros.",
+            panel=PANEL,
+        ),
     ] = _USUAL.zero_insertion
     equal_power_pes: Annotated[
         float,
         _accelerator(
-            "PEs of design equal-power over the array's: the paper's, or those of `adagp rtl power`.",
+            "PEs of design equal-power relative to --array. The default is the paper's; `adagp rtl power` measures it.",
             low=1,
             high=MOST_ENLARGED,
         ),
@@ -101,34 +109,42 @@ class AcceleratorSettings:
     equal_area_pes: Annotated[
         float,
         _accelerator(
-            "PEs of design equal-area over the array's: the paper's, or those of `adagp rtl synthesize`.",
+            "PEs of design equal-area relative to --array. The default is the paper's; `adagp rtl synthesize` measures it.",
             low=1,
             high=MOST_ENLARGED,
         ),
     ] = _USUAL.equal_area_pes
     optimizer: Annotated[
         str,
-        _accelerator("Whose state moves off-chip: sgd, momentum or adam.", choices=tuple(OPTIMIZER_WORDS)),
+        _accelerator(
+            "Optimizer whose state is read and written off-chip: sgd, momentum or adam.", choices=tuple(OPTIMIZER_WORDS)
+        ),
         Sets("optimizer_words", OPTIMIZER_WORDS.__getitem__),
     ] = _OPTIMIZERS[_USUAL.optimizer_words]
     state_bits: Annotated[
-        int | None, _accelerator("Bits of each word of the optimizer's state.", low=1, unset="those of a weight")
+        int | None,
+        _accelerator("Bits of each word of the optimizer's state.", low=1, unset="as --weight-bits; with --chips 32"),
     ] = None
     master_bits: Annotated[
         int | None,
-        _accelerator("Bits of the optimizer's own, wider copy of the weights.", low=1, unset="there is no copy"),
+        _accelerator(
+            "Bits of the optimizer's master copy of the weights.",
+            low=1,
+            unset="none; with --chips 32 for narrower weights",
+        ),
     ] = None
     tiling: Annotated[
         str,
         _accelerator(
-            "What tilings are chosen for: balanced (least traffic within 2 % of the least cycles), latency, energy or edp.",
+            "What the choice of tilings minimises: balanced (traffic, within 2 % of the fewest cycles), latency, "
+            "energy or edp.",
             choices=OBJECTIVES,
         ),
     ] = _USUAL.tiling
     vector_lanes: Annotated[
         float,
         _accelerator(
-            "Elements per cycle of the unit for normalisation, softmax and the like; inf: its work takes no time.",
+            "Elements per cycle of the vector unit (normalisation, softmax, ...); inf: its work takes no time.",
             above=0,
             infinite=True,
         ),
@@ -137,21 +153,23 @@ class AcceleratorSettings:
         bool,
         switch(
             "--fused-attention",
-            "Keep attention's scores on chip; compute them again in the backward pass.",
+            "Keep attention scores on chip and recompute them in the backward pass.",
             panel=PANEL,
         ),
     ] = _USUAL.fused_attention
-    node: Annotated[int, _accelerator("Energy table: nanometres.", low=1), Sets("technology.node")] = (
-        _USUAL.technology.node
-    )
-    cell: Annotated[str, _accelerator("Energy table: SRAM cells, hp or lstp."), Sets("technology.cell")] = (
+    node: Annotated[
+        int, _accelerator("Process node of the energy table in nanometres.", low=1), Sets("technology.node")
+    ] = _USUAL.technology.node
+    cell: Annotated[str, _accelerator("SRAM cells of the energy table: hp or lstp."), Sets("technology.cell")] = (
         _USUAL.technology.cell
     )
     dram: Annotated[
-        str, _accelerator("Energy table: ddr3, ddr4, lpddr4, gddr5, hbm2 or horowitz."), Sets("technology.dram")
+        str,
+        _accelerator("DRAM of the energy table: ddr3, ddr4, lpddr4, gddr5, hbm2 or horowitz."),
+        Sets("technology.dram"),
     ] = _USUAL.technology.dram
     energy_table: Annotated[
-        Path | None, _accelerator("An energy table of your own (CSV).", unset="adagp's"), Sets("technology.table", str)
+        Path | None, _accelerator("Your own energy table (CSV).", unset="adagp's"), Sets("technology.table", str)
     ] = None
 
 

@@ -33,7 +33,7 @@ class DuplexSettings:
     branch_channels: Annotated[
         int,
         _option(
-            "Channels of each half of the branch. The default is our choice; the paper gives none.",
+            "Channels of each half of the branch. The default is adagp's choice; the paper gives none.",
             parameter="channels",
             low=1,
             high=10_000,
@@ -48,7 +48,7 @@ class DuplexSettings:
     ] = "float"
     recompute: Annotated[bool, _option("Recompute activations from outputs instead of storing them.")] = True
     read_faults: Annotated[
-        float, _option("Share of the branch's values that are read from memory with an error.", low=0, high=1)
+        float, _option("Fraction of the branch's values that are read from memory with an error.", low=0, high=1)
     ] = 0.0
     trained: Annotated[
         str,

@@ -23,14 +23,14 @@ class Control(MethodOptions, method="control"):
     true_share: Annotated[
         str,
         declare_option(
-            "Share of each batch that control trains by backprop; auto: where that pays, by the measured correlation.",
+            "Fraction of each batch that control trains by backprop; auto: chosen from the measured correlation.",
             also=check_share,
         ),
     ] = "0.5"
     select: Annotated[
         str,
         declare_option(
-            "Which samples control trains by backprop: random ones, or those with large errors at the output more often.",
+            "How control picks the samples for backprop: random, or error (samples with large output errors more often).",
             choices=SELECTIONS,
         ),
     ] = RANDOM
@@ -47,7 +47,7 @@ class Control(MethodOptions, method="control"):
         float | None,
         declare_option(
             "Factor of control's predictions; 1 as published.",
-            unset="the best one by the measured covariances, layer by layer",
+            unset="per layer, from the measured covariances",
             low=0,
             high=2,
             allowed="0 to 2",

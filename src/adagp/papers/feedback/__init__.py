@@ -16,7 +16,7 @@ class FeedbackOptions(MethodOptions):
         int, declare_option("Maximum number of features of the output error that feedback uses.", low=1, high=8192)
     ] = 64
     class_features: Annotated[
-        bool, declare_option("Also use the softmax of the outputs as features: as many again.")
+        bool, declare_option("Also use the softmax of the outputs as features, which doubles their number.")
     ] = False
     learn_every: Annotated[int, declare_option("Update feedback every N BP batches.", low=1)] = 1
     correct_every: Annotated[int, declare_option("Update feedback's bias correction every N BP batches.", low=1)] = 1
@@ -27,7 +27,8 @@ class FeedbackOptions(MethodOptions):
     memory_limit: Annotated[
         float,
         declare_option(
-            "Average large maps so that feedback keeps at most N times the weights' memory, or 64 MB.", low=0
+            "Average large feature maps so that feedback stores at most N times the weights' memory, or 64 MB if that is more.",
+            low=0,
         ),
     ] = 2.0
 

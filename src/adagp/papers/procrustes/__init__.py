@@ -18,7 +18,7 @@ class DropBackOptions:
     keep: Annotated[
         float | None,
         _option(
-            "Share of the weights to train; the others keep their decaying initial values (DropBack).",
+            "Fraction of the weights to train; the others keep their decaying initial values (DropBack).",
             above=0,
             high=1,
             allowed="above 0 and at most 1",
@@ -55,7 +55,7 @@ class DropBackOptions:
     keep_over: Annotated[
         str,
         _option(
-            "Parameters to rank: the weights of sites (our choice), or all (as published).",
+            "Parameters to rank: the weights of sites (adagp's choice), or all (as published).",
             parameter="over",
             choices=("sites", "all"),
         ),

@@ -76,7 +76,7 @@ class RunSettings:
         int | None, _prediction("Length of the warm-up in batches, for short runs.", low=0, unset="as --warmup")
     ] = None
     ratio: Annotated[
-        str | None, _prediction("The schedule: how GP and BP batches alternate. {forms}.", unset="the method's")
+        str | None, _prediction("Schedule, which alternates GP and BP batches: {forms}.", unset="the method's")
     ] = None
     batch_size: Annotated[int, _training("Samples per batch.", low=1, compared="own")] = 32
     lr: Annotated[float, _training("Learning rate of the model.", above=0, compared="own")] = 1e-3
@@ -95,7 +95,7 @@ class RunSettings:
     lr_warmup: Annotated[
         float,
         _training(
-            "Share of the run's batches in which the learning rate rises linearly to what the scheduler sets.",
+            "Fraction of the run during which the learning rate rises linearly to the scheduler's value.",
             low=0,
             high=1,
             allowed="0 (none) to 1",
@@ -108,7 +108,7 @@ class RunSettings:
     label_smoothing: Annotated[
         float,
         _training(
-            "Label smoothing: share of the target distributed over all classes.",
+            "Label smoothing: fraction of the target distributed over all classes.",
             low=0,
             below=1,
             allowed="0 or more and below 1",
@@ -134,13 +134,11 @@ class RunSettings:
             unset="the data set's",
         ),
     ] = None
-    augment: Annotated[
-        bool, _training("Crop and mirror the training images at random, where the set's images are in colour.")
-    ] = True
+    augment: Annotated[bool, _training("Randomly crop and mirror the training images (colour images only).")] = True
     validation: Annotated[
         float,
         _training(
-            "Share of the training data to hold out and evaluate on instead of the test set.",
+            "Fraction of the training data to hold out and evaluate on instead of the test set.",
             low=0,
             below=1,
             allowed="0 (none) or more and below 1",
@@ -160,8 +158,9 @@ class RunSettings:
     precision: Annotated[
         str,
         _training(
-            "Arithmetic of the layers' products, emulated in float: {precisions}. Widths' thresholds, the rounding of weights "
-            "and activations and the exponents' window are our choice; FAST's paper does not say.",
+            "Arithmetic of the layers' products, emulated in float: {precisions}. The FAST paper does not specify "
+            "the thresholds of the widths, the rounding of weights and activations, and the window of exponents: "
+            "these are adagp's choices.",
             compared="own",
         ),
     ] = "fp32"
@@ -179,7 +178,8 @@ class RunSettings:
     parallel: Annotated[
         str,
         _parallel(
-            "Under torchrun. One of: {parallel}; or two dimensions, data=2,pipeline=4 or fsdp=2,pipeline=4 (pipeline:NAME=4).",
+            "Parallel training, started by torchrun. One of: {parallel}; or two dimensions, data=2,pipeline=4 or "
+            "fsdp=2,pipeline=4 (pipeline:NAME=4).",
             also=check_parallel,
         ),
     ] = "none"
@@ -187,13 +187,14 @@ class RunSettings:
     split: Annotated[
         str,
         _parallel(
-            "Modules at which to split the model into pipeline stages, separated by commas.", unset="into equal work"
+            "Modules at which to split the model into pipeline stages, separated by commas.",
+            unset="stages of equal work",
         ),
     ] = ""
     runtime: Annotated[
         str,
         _parallel(
-            "Pipeline runtime: programs (our own), torch (torch.distributed.pipelining), or auto.",
+            "Pipeline runtime: programs (adagp's own), torch (torch.distributed.pipelining), or auto.",
             choices=("auto", "programs", "torch"),
         ),
     ] = "auto"
