@@ -30,7 +30,7 @@ def test_all_ways_to_split_a_transformer(transformer: str) -> None:
     assert found["gp"]["sent_bytes"]["tensor"] < found["bp"]["sent_bytes"]["tensor"]
     assert found["run"]["speedup"] > 0
     text = call("simulate", transformer, *options)
-    for words in ("tensor", "bubble", "input gradients", "Memory of the chip that has most", "Cost only, not accuracy"):
+    for words in ("tensor", "bubble", "input gradients", "Memory of the fullest chip", "Cost only, not accuracy"):
         assert words in text
 
 
@@ -71,9 +71,9 @@ def test_the_layers_can_be_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--parallel data=2", "--parallel is for many chips; give --chips, too."),
-        ("--no-overlap", "--no-overlap is for many chips; give --chips, too."),
-        ("--chips 2 --per-layer", "--per-layer does not go with --chips: it is about one chip."),
+        ("--parallel data=2", "--parallel needs --chips."),
+        ("--no-overlap", "--no-overlap needs --chips."),
+        ("--chips 2 --per-layer", "--per-layer cannot be combined with --chips: it is about a single chip."),
         ("--chips 2 --design low,max", "--design is 'low,max'; with --chips give one design."),
         ("--chips 3", "a batch of 128 samples does not split into 3 equal parts (data=3)."),
         (

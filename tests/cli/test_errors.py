@@ -116,7 +116,7 @@ def test_batch_size_above_the_data_set(rejects: Refuses) -> None:
 def test_a_data_set_that_is_not_there(rejects: Refuses) -> None:
     assert rejects("train", "--dataset", "cifar10", "--data-dir", "here") == (
         "data set 'cifar10' is not in here. Put there the file here/cifar10.npz with the arrays "
-        "x_train, y_train, x_test, y_test (and class_names if you like), or the folder here/cifar-10-batches-py "
+        "x_train, y_train, x_test, y_test (optionally class_names), or the folder here/cifar-10-batches-py "
         "in its usual layout. Or let --download fetch it."
     )
 
@@ -180,7 +180,7 @@ def test_a_model_that_does_not_fit_the_data(rejects: Refuses) -> None:
         ("sys:exit", "'sys:exit' cannot be built: SystemExit."),
         (
             "builtins:int",
-            "'builtins:int' does not say which arguments it takes; a model is built by a function.",
+            "'builtins:int' has no readable signature; a model is built by a function.",
         ),
         ("torch:nn", "'torch:nn' is of type module, which cannot be called."),
     ],

@@ -45,13 +45,13 @@ def test_a_plan_fits_the_capacity() -> None:
     [
         (
             ("--memory", "--per-layer"),
-            "--per-layer is about cycles and energy, --memory about memory; give one of them.",
+            "--per-layer cannot be combined with --memory, which models memory instead of cycles and energy.",
         ),
-        (("--capacity", "1GB"), "--capacity is about the memory of a step; give --memory, too."),
+        (("--capacity", "1GB"), "--capacity needs --memory."),
         (("--memory", "--offload-bandwidth", "3"), "--offload-bandwidth has no effect without --capacity."),
         (
             ("--memory", "--capacity", "1GB", "--recompute", "block"),
-            "--capacity decides block by block what is recomputed; leave --recompute block out.",
+            "--capacity chooses what each block recomputes; leave out --recompute block.",
         ),
     ],
 )

@@ -37,7 +37,7 @@ def test_constants_reach_the_timeline(program: Program) -> None:
 def test_the_text_shows_every_device(program: Program) -> None:
     out = program("pipeline", "--schedule", "chimera").out
     assert "0: F0 F1 ...F2 F4 F3 F5 F6 B6    F7 B7    ...B4    ......B5" in out
-    assert "\nA line per device over time: F forward, B backward, . idle.\n" in out
+    assert "\nOne line per device, time from left to right: F forward, B backward, . idle.\n" in out
     assert "20 steps; bubble 20.0%; at most 4 micro-batches stored on a device; 1.600x speed-up over 32 steps" in out
 
 
@@ -97,10 +97,10 @@ def test_actions_can_be_saved_and_read_again(program: Program, tmp_path: Path) -
         (("--phases", "GP,XP"), "cannot read the phases 'GP,XP'; write GP and BP, separated by commas."),
         (("--alpha", "-1"), "--alpha is -1.0; it must be 0 or more."),
         (("--backward", "nan"), "--backward is nan; it must be a finite number."),
-        (("--hardware", "chip.toml"), "--hardware belongs to a model on accelerators; give --model too."),
+        (("--hardware", "chip.toml"), "--hardware needs --model."),
         (("--model", "vgg13", "--hardware", "none.toml"), "there is no hardware file none.toml."),
-        (("--bandwidth", "1"), "--bandwidth belongs to a model on accelerators; give --model too."),
-        (("--model", "vgg13", "--alpha", "1"), "--alpha is a constant; with --model, times come from the model."),
+        (("--bandwidth", "1"), "--bandwidth needs --model."),
+        (("--model", "vgg13", "--alpha", "1"), "--alpha cannot be combined with --model, which provides the times."),
         (
             ("--model", "vgg13", "--micro-batches", "3"),
             "a batch of 128 samples does not split into 3 equal parts.",

@@ -51,7 +51,7 @@ def test_an_empty_folder_is_reported_on(program: Any) -> None:
         (["nowhere", "--watch"], "error: 'nowhere' cannot be watched: there is no such folder.\n"),
         (
             [".", "--watch", "--out", "page.html"],
-            "error: --out is for a written page; leave it out with --watch.\n",
+            "error: --out cannot be combined with --watch, which writes no file.\n",
         ),
         ([".", "--port", "0"], "error: --port needs --watch.\n"),
         ([".", "--watch", "--port", "70000"], "error: --port is 70000; it must be at most 65535.\n"),

@@ -168,12 +168,12 @@ def test_an_edited_configuration_is_named(program: Program, finished: Path) -> N
     saved = json.loads(path.read_text())
     path.write_text(json.dumps(saved | {"batch_size": 128, "lr_scheduler": "none"}))
     assert error(program, finished) == (
-        f"the run in '{finished}' was begun with other options than its config.json has now: batch_size (was 256, now 128), "
-        "lr_scheduler (was plateau, now none). Put them back, or start a new run with --out."
+        f"the run in '{finished}' was started with other options than its config.json has now: batch_size (was 256, now 128), "
+        "lr_scheduler (was plateau, now none). Restore them, or start a new run with --out."
     )
     path.write_text(json.dumps({name: value for name, value in saved.items() if name not in ("normalize", "width")}))
     assert error(program, finished).startswith(
-        f"the run in '{finished}' was begun with other options than its config.json has now: width (was 0.25, now 1.0). "
+        f"the run in '{finished}' was started with other options than its config.json has now: width (was 0.25, now 1.0). "
     )
 
 
@@ -205,11 +205,11 @@ def test_data_that_changed_since_are_named(program: Program, short: tuple[str, .
     write_images(250)
     message = error(program, "run")
     assert message.startswith(
-        "the run in 'run' was begun with other data: train samples (was 600, now 250), train digest (was "
+        "the run in 'run' was started with other data: train samples (was 600, now 250), train digest (was "
     )
-    assert message.endswith("Put them back, or start a new run with --out.")
+    assert message.endswith("Restore it, or start a new run with --out.")
     write_images(600, shade=1)
-    assert error(program, "run").startswith("the run in 'run' was begun with other data: train digest (was ")
+    assert error(program, "run").startswith("the run in 'run' was started with other data: train digest (was ")
     write_images(50)
     assert error(program, "run") == ("batch size 100 is larger than the training set of 50 samples; choose 1 to 50.")
     write_images(600)
@@ -221,7 +221,7 @@ def test_metrics_that_got_lost_are_noticed(program: Program, finished: Path) -> 
     lines = path.read_text().splitlines()
     path.write_text(lines[1] + "\n")
     assert error(program, finished) == (
-        f"'{path}' has not one line for each of the 2 epochs before the checkpoint: the run is damaged."
+        f"'{path}' does not have one line for each of the 2 epochs before the checkpoint: the run is damaged."
     )
     row = json.loads(lines[0])
     del row["batches"]
@@ -248,7 +248,7 @@ def test_code_that_a_folder_names_is_not_run(program: Program, finished: Path, o
     path.write_text(json.dumps(json.loads(path.read_text()) | {option: value}))
     flag, name = f"--{option.removesuffix('s')}", value if isinstance(value, str) else value[0]
     sentence = (
-        f"error: the run in '{finished}' wants to run code that it names itself: {flag} {name}. If you know it and trust it, "
+        f"error: the run in '{finished}' would run code that it names itself: {flag} {name}. If you trust that code, "
         f"give {flag} {name} as well, or --trust.\n"
     )
     for words in (("train", "--resume", finished), ("simulate", "--from-run", finished), ("simulate", finished)):
@@ -269,7 +269,7 @@ def test_two_processes_do_not_share_a_run(program: Program, finished: Path, pyth
         ended = python("-m", "adagp", "train", "--resume", finished)
         assert ended.returncode == 2
         assert ended.stderr.startswith("error: another process (process ")
-        assert ended.stderr.endswith(f"is at work in '{finished}'; wait for it, or end it first.\n")
+        assert ended.stderr.endswith(f"is using '{finished}'; wait for it, or end it first.\n")
     assert program("train", "--resume", finished).code == 0
 
 

@@ -138,7 +138,7 @@ def test_run(program: Program) -> None:
         ),
         (
             ("run", "--kernel", "3", "--picture", "4x4", "--dataflow", "os"),
-            "dataflow 'os' cannot take neighbours of pixels by their addresses, which a kernel of 3x3 needs; choose ws, or a "
+            "dataflow 'os' cannot address the neighbours of a pixel, which a kernel of 3x3 needs; choose ws, or a "
             "kernel of 1.",
         ),
         (
@@ -187,7 +187,7 @@ def test_run(program: Program) -> None:
         ),
         (
             ("simulate", "--dma", "1", "--vcd", "x.vcd"),
-            "--vcd and --mantissa-bits are not for products with --dma.",
+            "--vcd and --mantissa-bits cannot be combined with --dma.",
         ),
         (
             ("simulate", "--dma", "4", "--format", "fp32"),

@@ -198,7 +198,7 @@ def test_a_run_is_replayed(tmp_path: Path) -> None:
     assert (found["model"], found["batch"], found["epochs"]) == ("digits_cnn", 32, 1)
     other = report("two_layer_cnn", "--from-run", str(tmp_path), "--input", "3x32x32")
     assert (other["model"], other["batches"]) == ("two_layer_cnn", found["batches"])
-    with pytest.raises(AdagpError, match=r"^--epochs is recorded in the run that is replayed; leave it out\.$"):
+    with pytest.raises(AdagpError, match=r"^--epochs is set by the replayed run; leave it out\.$"):
         report("--from-run", str(tmp_path), "--epochs", "3")
     with pytest.raises(AdagpError, match=r"and --from-run name a run; give one of them\.$"):
         report(str(tmp_path), "--from-run", str(tmp_path))

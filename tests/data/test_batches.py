@@ -255,7 +255,7 @@ def test_a_part_without_samples_is_rejected(samples: int, share: float, count: i
     with pytest.raises(OptionError) as caught:
         held_out(samples, share)
     assert str(caught.value) == (
-        f"--validation is {share:g}, which holds out {count} of {samples} training samples; both parts need one at least."
+        f"--validation is {share:g}, which holds out {count} of {samples} training samples; each part needs at least one."
     )
 
 

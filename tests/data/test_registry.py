@@ -78,7 +78,7 @@ def test_missing_set_says_both_ways() -> None:
         load_images("cifar10", Path("somewhere"))
     assert str(caught.value) == (
         "data set 'cifar10' is not in somewhere. Put there the file somewhere/cifar10.npz with the arrays "
-        "x_train, y_train, x_test, y_test (and class_names if you like), or the folder "
+        "x_train, y_train, x_test, y_test (optionally class_names), or the folder "
         "somewhere/cifar-10-batches-py in its usual layout. Or let --download fetch it."
     )
 

@@ -97,7 +97,7 @@ def test_predictions_of_zero_are_an_error() -> None:
     with pytest.raises(ModelError) as caught:
         one_batch(trainer, lambda: loss_of(model))
     assert str(caught.value) == (
-        "source 'own' has seen true gradients, but all that it produces are 0: the batch would train nothing. Was "
+        "source 'own' has seen true gradients, but every gradient that it produces is 0: the batch would train nothing. Was "
         "a part of the model compiled and called before adagp.attach, or do its layers run in a way that hooks do not see? "
         "trainer.rehearse(step) names the layers."
     )
@@ -190,7 +190,7 @@ def test_a_weight_that_is_also_used_functionally_is_warned_of_once() -> None:
     with pytest.warns(AdagpWarning) as caught:
         one_batch(trainer, lambda: loss_of(model))
     assert str(caught[0].message) == (
-        "the loss uses the weight of layer 'last' otherwise than by calling the layer (a penalty, or functional code): that "
+        "the loss uses the weight of layer 'last' other than by calling the layer (in a penalty or functional code): that "
         "part of its gradient is missing where 'topk' produces it. Use weight_decay, or exclude the layer."
     )
     one_batch(trainer, lambda: loss_of(model))
@@ -259,7 +259,7 @@ def test_an_optimizer_in_the_backward_pass_is_rejected() -> None:
     with pytest.raises(UsageError) as caught:
         one_batch(trainer, lambda: loss_of(model))
     assert str(caught.value) == (
-        "the gradient of layer 'first' was gone after the backward pass, and its weight has a hook "
+        "the gradient of layer 'first' was missing after the backward pass, and its weight has a hook "
         "(register_post_accumulate_grad_hook): an optimizer that steps in the backward pass leaves no true gradient to learn "
         "from. Remove the hook, give the optimizers to adagp.attach, and call batch.step()."
     )
@@ -358,8 +358,8 @@ def test_no_grad_around_a_gp_forward_is_named(method: str) -> None:
             loss = loss_of(model)
         batch.backward(loss)
     assert str(caught.value) == (
-        "in this GP batch the model ran without autograd (torch.no_grad, inference_mode) or inside vmap, which counts as an "
-        "evaluation. Leave that out: a GP batch builds no graph anyway."
+        "in this GP batch the model ran without autograd (torch.no_grad, inference_mode) or inside vmap, which "
+        "counts as an evaluation. Remove that: a GP batch builds no graph anyway."
     )
 
 

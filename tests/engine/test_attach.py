@@ -109,7 +109,7 @@ def test_a_model_without_sites_is_rejected() -> None:
         ),
         (
             {"schedule": Ladder(), "warmup": 1},
-            "warmup goes with a schedule in text form; put a WarmUp around a Schedule object.",
+            "warmup needs a schedule in text form; wrap a Schedule object in a WarmUp instead.",
         ),
         ({"exclude": ["head*"]}, "the pattern 'head*' matches no layer of the model. Its layers are: 0, 1, 2, 3, 4."),
         (

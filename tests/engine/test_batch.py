@@ -185,18 +185,18 @@ def test_targets_reach_the_sources_that_need_them() -> None:
     assert source.targets is TARGETS
     with pytest.raises(UsageError) as caught, trainer.batch():
         pass
-    assert str(caught.value) == "source 'labels' looks at the targets: call trainer.batch(targets=...)."
+    assert str(caught.value) == "source 'labels' needs the targets: call trainer.batch(targets=...)."
 
 
 def test_sources_that_cannot_do_what_the_schedule_asks() -> None:
     with pytest.raises(OptionError) as caught:
         attached(model_of_convolutions(), "sites=2nd conv; source=skip")
-    assert str(caught.value) == ("source 'skip' leaves out whole batches: it cannot serve some sites of a batch only.")
+    assert str(caught.value) == ("source 'skip' skips whole batches: it cannot be used for only some sites of a batch.")
     with pytest.raises(OptionError) as caught:
         attached(model_of_convolutions(), "sites=cut at 3; source=topk", sample=INPUTS)
     assert str(caught.value) == (
-        "source 'topk' needs the gradient at the output of its sites: it cannot serve sites below the place where the "
-        "backward pass stops."
+        "source 'topk' needs the gradient at the output of its sites: it cannot be used for sites below the "
+        "point where the backward pass stops."
     )
 
 
@@ -313,6 +313,4 @@ def test_an_adaptive_schedule_sees_cosine_norm_ratio_and_loss() -> None:
 def test_an_adaptive_schedule_needs_a_source_that_predicts() -> None:
     with pytest.raises(OptionError) as caught:
         attached(model_of_convolutions(), WarmUp(Adaptive(source="zero"), epochs=1))
-    assert str(caught.value) == (
-        "an adaptive schedule measures predictions; source 'zero' learns and predicts nothing."
-    )
+    assert str(caught.value) == ("an adaptive schedule needs a source that learns to predict; source 'zero' does not.")

@@ -108,8 +108,8 @@ def test_rejections_that_go_on_are_told_once() -> None:
             trainer.step(draw(), LABELS, F.cross_entropy)
     assert [one.category for one in caught] == [AdagpWarning]
     assert str(caught[0].message).startswith(
-        "the guard rejected half or more of the produced gradients in 10 batches in a row (2 of 2 in this one, among them "
-        "that of 'first'): their weights are frozen there."
+        "the guard rejected half or more of the produced gradients in 10 batches in a row (2 of 2 in this one, "
+        "among them that of 'first'): their weights are frozen in those batches."
     )
 
 

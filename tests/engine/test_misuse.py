@@ -54,7 +54,7 @@ def attach(model: nn.Module | None = None, **options: Any) -> adagp.Trainer:
         ),
         (
             {"method": "feedback", "sources": {"feedback": adagp.FeedbackSource()}},
-            "sources has 'feedback', which method 'feedback' makes itself. Leave out one of the two.",
+            "sources has 'feedback', which method 'feedback' creates itself. Leave out one of the two.",
         ),
     ],
 )
@@ -132,8 +132,8 @@ def test_a_state_belongs_to_a_length() -> None:
         trainer.advance()
     state = trainer.state_dict()
     message = (
-        "the state is that of a run of 9 epochs of 10 batches; this one has 18 epochs of 5 batches, where the same place in "
-        "the run does not exist. Give attach the length that the saved run had."
+        "the state is that of a run of 9 epochs of 10 batches; this one has 18 epochs of 5 batches, which has "
+        "no such position. Give attach the length that the saved run had."
     )
     with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
         attach(length=adagp.Epochs(18, 5)).load_state_dict(state)
@@ -202,7 +202,7 @@ def test_a_detached_model_can_be_attached_again() -> None:
     model = net()
     first = attach(model)
     train(first)
-    with pytest.warns(AdagpWarning, match=r"^the model, or a part of it, is attached to another trainer already\."):
+    with pytest.warns(AdagpWarning, match=r"^the model, or a part of it, is already attached to another trainer\."):
         attach(model).detach()
     first.detach()
     second = attach(model)  # without a warning
@@ -268,7 +268,9 @@ def test_a_run_that_is_longer_than_announced_is_noticed_once() -> None:
     trainer = attach(length=adagp.Epochs(2, 2), warmup=1)
     for _ in range(4):
         train(trainer)
-    with pytest.warns(AdagpWarning, match=r"^the run was announced to attach as 2 epochs of 2 batches, and goes on\."):
+    with pytest.warns(
+        AdagpWarning, match=r"^the run goes on beyond the length given to attach, 2 epochs of 2 batches\."
+    ):
         train(trainer)
     train(trainer)
 

@@ -261,7 +261,7 @@ def test_a_layer_whose_product_is_not_seen_is_rejected() -> None:
     with pytest.raises(ModelError) as rejected:
         trained(net, engine=adagp.EngineOptions(precision="bfp4"))
     assert str(rejected.value) == (
-        "layer '1' (Odd) does not multiply by its weight in a way that precision 'bfp4' knows (torch's convolutions, linear "
+        "layer '1' (Odd) does not multiply by its weight in a way that precision 'bfp4' supports (torch's convolutions, linear "
         "and addmm); exclude the layer, or train in fp32."
     )
 

@@ -223,8 +223,8 @@ def test_a_generator_cannot_be_put_back() -> None:
     with pytest.raises(UsageError) as caught:
         trainer.rehearse(lambda: train(trainer, next(batches)))
     assert str(caught.value) == (
-        "rehearse() was given a step that draws from 'batches', a generator, which cannot be put back. Draw a batch before, "
-        "and let the step train on that one."
+        "rehearse() was given a step that draws from 'batches', a generator, which cannot be rewound. Draw a "
+        "batch first, and let the step train on that one."
     )
     assert trainer.done == 0
 
@@ -260,7 +260,7 @@ def test_what_moves_and_should_not_is_told(method: str) -> None:
 
     found = trainer.rehearse(step)
     assert found.moved_wrongly == ("0.bias", "parameter 1 beside the model")
-    assert "moved in the GP batch, which they should not: 0.bias" in str(found)
+    assert "changed by the GP batch, although they should not be: 0.bias" in str(found)
     assert scale.tolist() == [1, 1, 1]
 
 

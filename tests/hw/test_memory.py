@@ -140,18 +140,18 @@ def test_fused_attention_and_selective_recomputation_keep_no_scores() -> None:
         (
             ATTENTION,
             {"recompute": "block"},
-            "'attention' has no repeated blocks, so that there is nothing to recompute by block.",
+            "'attention' has no repeated blocks, so there is nothing to recompute by block.",
         ),
         (
             MODEL,
             {"recompute": "selective"},
-            "'blocks' has no attention, so that there is nothing to recompute selectively.",
+            "'blocks' has no attention, so there is nothing to recompute selectively.",
         ),
         (MODEL, {"micro_batches": 3}, "a batch of 8 samples does not split into 3 equal micro-batches."),
         (
             Workload("old", LAYERS),
             {},
-            "'old' does not say what autograd keeps: it is an ONNX file or was saved by an older version. "
+            "'old' has no record of what autograd stores: it is an ONNX file or was saved by an older version. "
             "Give the model itself, or a torch.export program.",
         ),
     ],

@@ -71,7 +71,7 @@ def test_a_chip_alone_has_no_equal_power(tmp_path: Path) -> None:
         ),
         (
             measured(node_nm=None),
-            "'{}' does not say the process of its cells; run adagp rtl power again, with --node for cells of your own.",
+            "'{}' does not give the process node of its cells; run adagp rtl power again, with --node for cells of your own.",
         ),
         (measured(format="bfp"), "'{}': PEs of format 'bfp' multiply no words of a known width."),
         (
@@ -103,4 +103,4 @@ def test_one_file_of_a_kind(tmp_path: Path) -> None:
     first, second = (written(tmp_path, PLACED, name) for name in ("a.json", "b.json"))
     with pytest.raises(OptionError) as caught:
         with_rtl(Accelerator(), [first, second])
-    assert str(caught.value) == f"'{first}' and '{second}' are both of adagp rtl place; give one of them."
+    assert str(caught.value) == f"'{first}' and '{second}' are both from adagp rtl place; give one of them."

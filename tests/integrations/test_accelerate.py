@@ -102,7 +102,7 @@ def test_methods_that_look_at_labels_ask_for_them() -> None:
     model, optimizer = accelerator.prepare(model, adam(model))
     batches = AcceleratedBatches(accelerator, model, optimizer, method="dni_labels", **LENGTH)
     with (
-        pytest.raises(UsageError, match=r"^the method looks at the targets: call accumulate\(targets\)\.$"),
+        pytest.raises(UsageError, match=r"^the method needs the targets: call accumulate\(targets\)\.$"),
         batches.accumulate(),
     ):
         pass

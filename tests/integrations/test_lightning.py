@@ -147,7 +147,7 @@ def test_targets_that_are_nowhere_are_asked_for(tmp_path: Path) -> None:
             default_root_dir=tmp_path,
         )
         if targets is None:
-            with pytest.raises(UsageError, match=r"^the method looks at the targets: give PredictedGradientsCallback"):
+            with pytest.raises(UsageError, match=r"^the method needs the targets: give PredictedGradientsCallback"):
                 trainer.fit(Named())
         else:
             trainer.fit(Named())

@@ -123,7 +123,7 @@ def test_labels_that_are_nowhere_are_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         train(PredictingTrainer, tmp_path, adagp={"method": "dni_labels", "schedule": "1:1"}, labels="start_positions")
     assert str(caught.value) == (
-        "the method looks at the targets, and a batch has no 'start_positions' (see label_names)."
+        "the method needs the targets, and a batch has no 'start_positions' (see label_names)."
     )
 
 

@@ -136,7 +136,7 @@ def test_a_rule_of_ones_own_for_outputs_on_axis_1() -> None:
     assert (rule.axis, rule.kind, rule.rows(Wavelet())) == (1, "other", 2)
     with pytest.raises(OptionError) as caught:
         register_rule(nn.Embedding, linear, axis=2)
-    assert str(caught.value) == "the outputs of a weight are counted on axis 2; it must be 0 or 1."
+    assert str(caught.value) == "the output axis of a weight is 2; it must be 0 or 1."
 
 
 @pytest.mark.parametrize("layer_type", [nn.Linear, Conv1D])
@@ -213,8 +213,8 @@ def test_a_rule_with_a_wrong_shape_is_rejected(shape: tuple[int, ...], given: st
     with pytest.raises(ModelError) as caught:
         summarize(Rule(lambda module, output: torch.zeros(shape)), Wavelet(rows=3), numbers(5, 3))
     assert str(caught.value) == (
-        f"the rule for Wavelet gave samples of shape {given}; "
-        "it must give (rows, height, width) with rows = 3, the outputs that axis 0 of its weight counts."
+        f"the rule for Wavelet returned samples of shape {given}; "
+        "it must return (rows, height, width) with rows = 3, the outputs that axis 0 of its weight counts."
     )
 
 

@@ -105,14 +105,14 @@ def test_users_model_keeps_its_mode() -> None:
         ("users_net:text", "'users_net:text' returned a str; it must return a torch.nn.Module."),
         (
             "users_net:demanding",
-            "'users_net:demanding' needs the argument 'secret', which has no default; given are classes, image, width.",
+            "'users_net:demanding' needs the argument 'secret', which has no default; available are classes, image, width.",
         ),
         ("users_net:ten", "'users_net:ten' gives scores for 10 classes; the data has 5."),
         (
             "users_net:maps",
-            "'users_net:maps' gives shape (1, 5, 4, 4) for one image of 3x4x4; it must give (1, 5).",
+            "'users_net:maps' returns shape (1, 5, 4, 4) for one image of 3x4x4; it must return (1, 5).",
         ),
-        ("users_net:pair", "'users_net:pair' gives tuple for one image of 3x4x4; it must give (1, 5)."),
+        ("users_net:pair", "'users_net:pair' returns tuple for one image of 3x4x4; it must return (1, 5)."),
     ],
 )
 def test_faults_of_users_functions(name: str, expected: str) -> None:
@@ -132,7 +132,7 @@ def test_users_function_without_width() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"classes": 1}, "1 classes cannot be told apart; a model needs 2 or more."),
+        ({"classes": 1}, "a model needs 2 classes or more; got 1."),
         ({"width": 0.0}, "width 0.0 is not allowed; it must be above 0 (1 is the model as published)."),
         ({"width": -1.0}, "width -1.0 is not allowed; it must be above 0 (1 is the model as published)."),
         (
@@ -291,10 +291,10 @@ def test_what_the_vision_libraries_cannot_build() -> None:
     assert unknown.endswith(" The nearest names: convnext_tiny, convnextv2_tiny, convnext_tiny_hnf.")
     assert rejection("torchvision:zzz") == f"torchvision has no classifier 'zzz' among its {len(vision_names())}."
     assert rejection("torchvision:resnet18", width=0.5) == (
-        "'torchvision:resnet18' has the widths of its library; it cannot be built with width 0.5."
+        "'torchvision:resnet18' has fixed widths from its library; it cannot be built with width 0.5."
     )
     assert rejection("timm:resnet18", task=LANGUAGE) == (
-        "'timm:resnet18' tells images apart (images); it cannot do the task language."
+        "'timm:resnet18' classifies images (images); it cannot do the task language."
     )
     assert rejection("torchvision:vit_b_16", image=(3, 40, 40)) == (
         "'torchvision:vit_b_16' cannot be built for images of 3x40x40: Input shape indivisible by patch size!."

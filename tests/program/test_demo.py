@@ -34,10 +34,10 @@ def test_three_sentences_end_it() -> None:
     assert conclusion(document, 1.125) == [
         "feedback predicted the gradient of 45% of its batches, without a backward pass, and reached 80.0%; backprop on every "
         "batch reached 90.0%.",
-        "Leaving those batches out reached 60.0%, and ADA-GP's predictor, the paper's method, 70.0%: what is above skip is "
-        "what predictions are worth.",
-        "On the modelled accelerator (design max) the run of feedback would be 1.12 times as fast as backprop's; what holds "
-        "for larger networks is in docs/results.md.",
+        "Leaving those batches out reached 60.0%, and ADA-GP's predictor, the paper's method, 70.0%: the "
+        "difference to skip is what the predictions are worth.",
+        "On the modelled accelerator (design max) the run of feedback would be 1.12 times as fast as backprop's; "
+        "docs/results.md has results for larger networks.",
     ]
 
 
@@ -54,7 +54,7 @@ def test_the_demonstration_trains_compares_and_reports(tmp_path: Path) -> None:
     assert "digits_cnn on digits" in page
     assert "At equal batches (60 each)" in page
     with pytest.raises(
-        RunError, match="holds a demonstration already. Give another --out, or --force to make it again."
+        RunError, match="already holds a demonstration. Give another --out, or --force to run it again."
     ):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
 

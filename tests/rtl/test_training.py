@@ -263,9 +263,7 @@ def test_what_cannot_be_run_is_rejected() -> None:
         parse_network("8-6", "5x4")
     with pytest.raises(OptionError, match=r"^dataflow 'is' cannot pool images: the outputs of a channel leave "):
         Compiler(blueprint("low"), PICTURES, "bp", "is")
-    with pytest.raises(
-        OptionError, match=r"^dataflow 'os' cannot take neighbours of pixels by their addresses, which a "
-    ):
+    with pytest.raises(OptionError, match=r"^dataflow 'os' cannot address the neighbours of a pixel, which a "):
         Compiler(blueprint("low"), CONVOLVED, "bp", "os")
     with pytest.raises(
         OptionError, match=r"^a kernel of 3x3 needs an image; give its size, for example --picture 4x4.$"

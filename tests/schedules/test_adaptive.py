@@ -183,4 +183,7 @@ def test_wrong_options() -> None:
     )
     with pytest.raises(OptionError) as caught:
         Adaptive(good=0.1, bad=0.2)
-    assert str(caught.value) == "agreement is bad below 0.2 and good from 0.1 on; it must be the other way."
+    assert (
+        str(caught.value)
+        == "bad agreement is below 0.2, good agreement from 0.1 on; the first must not be above the second."
+    )

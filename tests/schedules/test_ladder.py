@@ -85,7 +85,7 @@ def test_a_ladder_has_rungs_and_only_the_last_is_open() -> None:
     with pytest.raises(OptionError) as caught:
         Ladder(rungs=(Rung(4, 1), Rung(1, 1)))
     assert str(caught.value) == (
-        "only the last rung of a ladder may go on to the end; give the others their epochs (4:1x4)."
+        "only the last rung of a ladder may be open-ended; give the others a number of epochs (4:1x4)."
     )
 
 
@@ -93,5 +93,5 @@ def test_an_alternation_of_epochs_has_no_end() -> None:
     with pytest.raises(OptionError) as caught:
         EpochAlternation(ratio=Rung(3, 1, 2))
     assert str(caught.value) == (
-        "epochs alternate to the end of the run: the ratio is K:M without a number of epochs; got 3:1x2."
+        "epochs:K:M alternates to the end of the run, so its ratio takes no number of epochs; got 3:1x2."
     )

@@ -71,8 +71,8 @@ def test_the_first_site_is_rejected_unless_allowed(sites: str) -> None:
     with pytest.raises(OptionError) as caught:
         Pattern(sites).resolve(convolutions(2))
     assert str(caught.value) == (
-        f"the schedule's sites '{sites}' take in 'conv1', the model's first site, whose gradient is never to be replaced. "
-        "Begin with the 2nd, or say first=allowed."
+        f"the schedule's sites '{sites}' take in 'conv1', the model's first site, whose gradient is not replaced by default. "
+        "Begin with the 2nd, or add first=allowed."
     )
     assert Pattern(sites, first="allowed").resolve(convolutions(2)).chosen[0] == "conv1"
 
@@ -115,7 +115,7 @@ CLAUSES = (
         ("sites=fc; all", f"cannot read 'all' in the schedule 'sites=fc; all'. {CLAUSES}"),
         (
             "batches=all",
-            "the schedule 'batches=all' does not say which sites: add sites=... (for example sites=every conv).",
+            "the schedule 'batches=all' names no sites: add sites=... (for example sites=every conv).",
         ),
         ("sites=fc; rest=drop", "the schedule says rest=drop; it must be train or hold."),
         ("sites=fc; first=no", "the schedule says first=no; it must be keep or allowed."),
@@ -200,7 +200,7 @@ SITE_FORMS = (
         ("", f"cannot read the sites ''. {SITE_FORMS}"),
         ("every", None),  # a name: it could be a layer's
         ("every 2 conv", f"cannot read the sites 'every 2 conv'. {SITE_FORMS}"),
-        ("fc1, cut 20%", "cannot read the sites 'fc1, cut 20%': a cut stands alone."),
+        ("fc1, cut 20%", "cannot read the sites 'fc1, cut 20%': a cut cannot be combined with other sites."),
         (
             "2nd pool",
             "cannot read the sites '2nd pool': 'pool' is not a kind of layer. Choose from: conv, linear, layer.",
@@ -272,4 +272,4 @@ def test_a_mixture_reproduces_figure_3_of_gradient_approximation() -> None:
 def test_a_mixture_has_no_cut() -> None:
     with pytest.raises(OptionError) as caught:
         parse_schedule("sites=cut 40% + sites=2nd conv", 1)
-    assert str(caught.value) == "a mixture of patterns has no cut and no rest=hold: give these alone."
+    assert str(caught.value) == "a mixture of patterns cannot contain a cut or rest=hold: use these on their own."

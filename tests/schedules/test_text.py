@@ -94,8 +94,8 @@ def test_unreadable_ratios_are_answered_with_the_forms(text: str) -> None:
         ("epochs:3:-1", "ratio 3:-1 is not allowed: "),
         ("adaptive:5-2", "GP phases of 5 to 2 batches are not possible: "),
         ("4:1x0,1:1", "a rung lasts at least 1 epoch; got 0 for 4:1."),
-        ("4:1,1:1", "only the last rung of a ladder may go on to the end; "),
-        ("epochs:3:1x2", "epochs alternate to the end of the run: "),
+        ("4:1,1:1", "only the last rung of a ladder may be open-ended; "),
+        ("epochs:3:1x2", "epochs:K:M alternates to the end of the run, "),
     ],
 )
 def test_what_rungs_reject_is_rejected_in_text(text: str, message: str) -> None:

@@ -88,7 +88,7 @@ def test_open_sizes_are_set_by_the_input_shape(tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:
         load_onnx(path)
     assert str(raised.value) == (
-        f"{path}: size height of its input 'x' is open; set the shape of a sample with --input."
+        f"{path}: size height of its input 'x' is dynamic; set the shape of a sample with --input."
     )
     with pytest.raises(DataError, match=r"size 1 of its samples is 3, not the 4 of --input\.$"):
         load_onnx(path, (4, 16, 16))

@@ -1,4 +1,4 @@
-"""`adagp methods`, `adagp models` and `adagp datasets`: how to train, what to train, and what on."""
+"""`adagp methods`, `adagp models` and `adagp datasets`: lists of training methods, models and data sets."""
 
 import json
 from dataclasses import asdict

@@ -90,11 +90,12 @@ def print_chips(report: dict[str, Any]) -> None:
         console.print("Megabytes that a chip sends in a batch", table_of(columns, sent), sep="\n")
     memory = report["memory_bytes"]
     parts = ", ".join(f"{name} {amount / 1e6:,.1f}" for name, amount in memory.items() if name != "total")
-    console.print(f"Memory of the chip that has most: {memory['total'] / 1e6:,.1f} MB ({parts}).", highlight=False)
+    console.print(f"Memory of the fullest chip: {memory['total'] / 1e6:,.1f} MB ({parts}).", highlight=False)
     if "run" in report:
         totals = report["run"]
         console.print(
-            f"A GP batch takes {report['gp_to_backprop']:.3f} of a batch by backprop. {totals['bp']:,} BP and {totals['gp']:,} "
+            f"A GP batch takes {report['gp_to_backprop']:.3f} times as long as a batch by backprop. "
+            f"{totals['bp']:,} BP and {totals['gp']:,} "
             f"GP batches are {totals['speedup']:.3f}x as fast as backprop. Cost only, not accuracy.",
             highlight=False,
         )

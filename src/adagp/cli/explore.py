@@ -164,7 +164,7 @@ def varied_axes(variations: dict[str, list[Any]], overrides: Mapping[str, Any], 
     for name in [name for name in variations if SET_BY_OPTIONS.get(name) in axes]:
         axis = axes[SET_BY_OPTIONS[name]]
         if axis.name in overrides:
-            raise OptionError(f"--vary {name} and {axis.flag} set the same; give one of them.")
+            raise OptionError(f"--vary {name} and {axis.flag} set the same field; give one of them.")
         del variations[name]
         found[axis.name] = next(text.partition("=")[2] for text in texts if text.startswith(f"{name}="))
     return found

@@ -30,7 +30,7 @@ OFFLOAD = 16.0
 
 @dataclass(frozen=True)
 class MemorySettings:
-    """What concerns the memory of a training step."""
+    """Options for the memory of a training step."""
 
     memory: Annotated[
         bool, switch("--memory", "Model the off-chip memory of a step instead of cycles and energy.", panel=PANEL)
@@ -64,14 +64,16 @@ class MemorySettings:
     def check(self, others: Mapping[str, bool]) -> None:
         """Raise for options that have no effect; `others` are those about cycles and energy, and whether they are given."""
         for flag in (flag for flag, given in others.items() if self.memory and given):
-            raise OptionError(f"{flag} is about cycles and energy, --memory about memory; give one of them.")
+            raise OptionError(
+                f"{flag} cannot be combined with --memory, which models memory instead of cycles and energy."
+            )
         for name in ("recompute", "accumulate", "capacity"):
             if not self.memory and getattr(self, name) != _default(name):
-                raise OptionError(f"--{name} is about the memory of a step; give --memory, too.")
+                raise OptionError(f"--{name} needs --memory.")
         if self.capacity is None and self.offload_bandwidth != OFFLOAD:
             raise OptionError("--offload-bandwidth has no effect without --capacity.")
         if self.capacity is not None and self.recompute == "block":
-            raise OptionError("--capacity decides block by block what is recomputed; leave --recompute block out.")
+            raise OptionError("--capacity chooses what each block recomputes; leave out --recompute block.")
 
 
 def _default(name: str) -> Any:
@@ -158,7 +160,7 @@ def _print(report: Mapping[str, Any]) -> None:
         _print_plan(console, report)
     if report["extra_cycles"]:
         share = report["extra_cycles"] / report["cycles"]
-        console.print(f"Computing again and moving take {share:.1%} more cycles in a micro-batch.", highlight=False)
+        console.print(f"Recomputing and offloading take {share:.1%} more cycles in a micro-batch.", highlight=False)
 
 
 def _print_plan(console: Any, report: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ _modelled = partial(option, panel=_MODEL)
 
 @dataclass(frozen=True)
 class ConstantCosts:
-    """What a step costs without --model."""
+    """Costs of a step without --model."""
 
     forward: Annotated[float, _constant("Time of a micro-batch's forward pass, in steps.")] = 1.0
     backward: Annotated[float, _constant("Time of a micro-batch's backward pass, in steps.")] = 2.0
@@ -47,7 +47,7 @@ class ConstantCosts:
 
 @dataclass(frozen=True)
 class ModelledCosts:
-    """What the costs of a step are modelled from with --model: the samples, each device's accelerator, and their links."""
+    """With --model, the costs of a step are modelled from the samples, each device's accelerator, and their links."""
 
     dataset: Annotated[str, _modelled("Data set, which sets the image shape and classes.")] = "imagenet"
     input: Annotated[str | None, _modelled("Input shape, for example 3x64x64.", unset="the data set's")] = None
@@ -164,13 +164,13 @@ class PipelineCosts:
 
 
 def _constants(program: Program, overrides: Mapping[str, Any]) -> PipelineCosts:
-    _check_absent(MODELLED, overrides, "belongs to a model on accelerators; give --model too")
+    _check_absent(MODELLED, overrides, "needs --model")
     cost = partial(constant_costs, program.stages, devices=len(program.devices))
     return PipelineCosts(cost(**overrides), cost(**{**overrides, "alpha": 0.0}), "steps")
 
 
 def _model(program: Program, model: str, overrides: Mapping[str, Any]) -> PipelineCosts:
-    _check_absent(CONSTANTS, overrides, "is a constant; with --model, times come from the model")
+    _check_absent(CONSTANTS, overrides, "cannot be combined with --model, which provides the times")
     options = ModelledCosts(**overrides)
     samples, rest = divmod(options.batch, program.micro_batches)
     if samples < 1 or rest:
@@ -235,7 +235,7 @@ def print_gantt(timeline: Timeline, report: dict[str, Any]) -> None:
     console = Terminal()
     for line in text_gantt(timeline, console.width):
         console.print(line, highlight=False)
-    console.print(f"A line per device over time: {gantt_legend(timeline)}.", highlight=False)
+    console.print(f"One line per device, time from left to right: {gantt_legend(timeline)}.", highlight=False)
     parts = [f"{report['steps']:,.5g} steps", f"bubble {report['bubble_share']:.1%}"]
     parts.append(f"at most {max(report['peak_activations'])} micro-batches stored on a device")
     if "cycles" in report:

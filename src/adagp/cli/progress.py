@@ -131,7 +131,7 @@ ROOMY = 110
 class LiveProgress:
     """A bar over the batches of the run with epoch, phase, loss and metric, and a line for each epoch.
 
-    Where nobody looks at a terminal: the lines alone, and in a long epoch a sign of life twice a minute.
+    Without a terminal: only the lines, and in a long epoch a status line twice a minute.
     """
 
     def __init__(
@@ -247,8 +247,8 @@ def _figure(value: float | None, metric: Metric = ACCURACY, digits: int = 4) -> 
 class JobProgress:
     """One bar for each stage of the work, with the time that is left of the stage, and below it the jobs that are running.
 
-    Where nobody looks at a terminal: a line for each job that is over, and a sign of life twice a minute. `at_first` is what
-    goes on before the first stage.
+    Without a terminal: a line for each finished job, and a status line twice a minute. `at_first` is shown before the first
+    stage.
     """
 
     def __init__(self, console: Terminal, at_first: str = "", clock: Callable[[], float] = time.monotonic) -> None:

@@ -41,7 +41,7 @@ def report(
 def _check_without_watch(options: dict[str, object]) -> None:
     for flag, value in options.items():
         if value is not None:
-            raise OptionError(f"{flag} is for a written page; leave it out with --watch.")
+            raise OptionError(f"{flag} cannot be combined with --watch, which writes no file.")
 
 
 def _serve(runs: Sequence[Path], port: int | None) -> None:

@@ -219,7 +219,7 @@ def simulate(
     rows, depth, columns = map(int, size.split("x"))
     if dma:
         if vcd is not None or mantissa_bits is not None:
-            raise OptionError("--vcd and --mantissa-bits are not for products with --dma.")
+            raise OptionError("--vcd and --mantissa-bits cannot be combined with --dma.")
         from adagp.rtl.tiled_products import ExternalMemory, check_tiled_product
 
         memory = ExternalMemory(memory_interval or 1, memory_latency or 1)

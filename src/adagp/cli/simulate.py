@@ -46,7 +46,7 @@ SHARE = "above 0 and at most 1"
 
 @dataclass(frozen=True)
 class SystemSettings:
-    """What concerns training systems other than ADA-GP's designs."""
+    """Options for training systems other than ADA-GP's designs."""
 
     weight_density: Annotated[
         float,

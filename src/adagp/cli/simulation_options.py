@@ -204,10 +204,10 @@ class ManyChipOptions:
         declared = declared_options(ManyChipOptions)
         for name in declared if self.chips is None else ():
             if getattr(self, name) not in (None, False):
-                raise OptionError(f"{declared[name].flag} is for many chips; give --chips, too.")
+                raise OptionError(f"{declared[name].flag} needs --chips.")
         for flag, given in others.items() if self.chips is not None else ():
             if given:
-                raise OptionError(f"{flag} does not go with --chips: it is about one chip.")
+                raise OptionError(f"{flag} cannot be combined with --chips: it is about a single chip.")
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class RunOptions:
             find_source(self.method)  # raises on an unknown name
             recorded = {"batch-size": batch, "epochs": self.epochs, "samples": self.samples, "warmup": self.warmup}
             for name in (name for name, value in recorded.items() if value is not None):
-                raise OptionError(f"--{name} is recorded in the run that is replayed; leave it out.")
+                raise OptionError(f"--{name} is set by the replayed run; leave it out.")
             return origin.replay
         epochs, samples = self.epochs_of(origin), self.samples or origin.samples
         return scheduled_run(self.schedule(epochs), epochs, samples, batch or BATCH, origin.workload())

@@ -19,7 +19,7 @@ SIGN_SECONDS = 30.0
 
 
 class Terminal(Console):
-    """A console to which a name such as `[bold]` is a name."""
+    """A console that prints text such as `[bold]` literally, not as markup."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)

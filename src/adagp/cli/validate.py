@@ -1,4 +1,4 @@
-"""`adagp validate`: what a method will predict in a model, what it keeps and costs, and what it cannot train."""
+"""`adagp validate`: what a method predicts in a model, its memory and cost, and what it cannot train."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any

@@ -1,1 +1,1 @@
-"""What everything else stands on: options, plans, methods, files. Nothing here imports torch or a paper."""
+"""The foundation of everything else: options, plans, methods, files. Nothing here imports torch or a paper."""

@@ -4,7 +4,7 @@ In `BFP(g, e, m)` g numbers share an exponent E; each has a sign and a magnitude
 `(-1)^s * k * 2^(E - m + 1)`: the leading bit of a magnitude is worth 2^E. E is that of the group's largest number.
 
 The exponent's e bits count from a window: of 2^e exponents, the highest is that of the tensor's largest group, and groups
-below the window use its lowest one. (Our choice; the FAST paper's text at hand does not say what its exponents count from.)
+below the window use its lowest one. (This is adagp's choice; the FAST paper does not specify what its exponents count from.)
 
 Magnitudes are stored as chunks of two bits, each with a sign bit of its own, so that the upper chunks can be read alone.
 """

@@ -1,4 +1,4 @@
-"""Whether predicted gradients can pay, from how good and how dear they are.
+"""Whether predicted gradients can pay, given their quality and their cost.
 
 Two limits. Costs are in batches (or samples) of plain backprop.
 

@@ -1,9 +1,8 @@
-"""What took long to find out, kept in the user's cache folder: a model's size, its traced layers, the report's
-plotting library.
+"""A cache of expensive results in the user's cache folder: a model's size, its traced layers, the report's plotting library.
 
-The folder may vanish, be damaged, full, foreign or read-only at any time: then things are found out again, and nobody is
-told. An entry is believed if its digest is right, and if this very program wrote it: the same source of adagp, the same
-Python, the same versions of the libraries that models come from. Entries are data; nothing in them is run.
+The folder may vanish, be damaged, full, foreign or read-only at any time: then results are computed again, without a message.
+An entry is used only if its digest is right, and if the same program wrote it: the same source of adagp, the same Python, the
+same versions of the libraries that models come from. Entries are data; nothing in them is run.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""Files that users name: read within limits; written whole or not at all, and only where they can be, known before work.
+"""Files that users name: read within limits, written whole or not at all, and checked to be writable before any work.
 
-Folders inside a folder that may come from elsewhere are opened by descriptor, and never through a link: a link in a foreign
-run folder must not lead what is written or deleted to another place. Links that stay inside are harmless; some libraries make
+Folders inside a folder that may come from elsewhere are opened by descriptor, and never through a link: a link in a foreign run
+folder must not redirect what is written or deleted to another place. Links that stay inside are harmless; some libraries make
 them.
 """
 

@@ -1,8 +1,8 @@
 """The tables of training methods and of weight-update hooks. No torch here: their classes are named by text and imported late.
 
 A method is one declaration: its name and what it does; the source of the gradients of its GP batches, as
-`package.module:Class`; the options of its own; the schedule that goes with it; what it makes an accelerator do; and in
-which parallel runs it is known to be the same run.
+`package.module:Class`; the options of its own; the schedule that goes with it; the work it causes on an accelerator; and the
+kinds of parallel runs in which it gives the same result.
 
 A method of your own is a class derived from `adagp.Source`, which may declare the same as class attributes (`own_options`,
 `own_schedule`, `own_parallel`, `accelerator`). `--method package.module:Class` finds it; `register_method("name")` gives it a
@@ -31,7 +31,7 @@ EXCHANGES = ("none", "gradients")
 
 @dataclass(frozen=True)
 class AcceleratorWork:
-    """What a source makes an accelerator do for a site, beyond the site's forward pass.
+    """The work that a source causes on an accelerator for a site, beyond the site's forward pass.
 
     weight_gradient   the cost of the weight gradient in a GP batch: `none`, `exact` (as in backprop), or a function
     input_gradients   a GP batch needs the chain of input gradients down to the site
@@ -75,7 +75,7 @@ class AcceleratorWork:
 
 
 class BatchVariation(Protocol):
-    """How a source's work differs from batch to batch. Variants are hashable values that only its cost functions look into."""
+    """How a source's work differs from batch to batch. Variants are hashable values that only its cost functions interpret."""
 
     @property
     def cycle(self) -> int:
@@ -119,7 +119,7 @@ class Method:
     """A way to train. `builds` names the class of its source, None for plain backprop; plans call that source `source`,
     by the method's own name unless another is given.
 
-    `schedule` is used where none is given. `accelerator` of None means that nobody has said what it costs there. `parallel`
+    `schedule` is used where none is given. `accelerator` None means that its cost there is not declared. `parallel`
     names the kinds of parallel runs it may take part in. `typed` is the class whose fields are its `options`, for Python
     programs; methods of plug-ins may have `options` alone. `plateau` is the factor and the patience (in epochs) with which the
     paper that it comes from lowers the model's learning rate.

@@ -25,11 +25,11 @@ class Option:
     """A setting of a run or a command.
 
     `kind` is its type; `optional` also allows None, which `unset` describes in the help. The value must be at least `low` or
-    above `above`, below `below` or at most `high`; `allowed` describes that in better words. It must be finite, unless
-    `infinite` allows infinity. `also` is a further check, which raises. `panel` is the heading of the help that the option
-    stands under; `flags` are how it is written, if not as its name. In a comparison of methods an option is `common` to all of
-    them, or each may have its `own`, or it is `fixed` by the comparison itself. `parameter` is the keyword by which a source,
-    a model's builder or a hook gets it, if that is not the option's name.
+    above `above`, below `below` or at most `high`; `allowed` describes the range in words. It must be finite, unless `infinite`
+    allows infinity. `also` is a further check, which raises. `panel` is the heading under which the help lists the option;
+    `flags` replace the flag that is derived from its name. In a comparison of methods an option is either `common` to all of
+    them, or `own` (each may have its value), or `fixed` by the comparison. `parameter` is the keyword by which a source, a
+    model's builder or a hook gets it, if that is not the option's name.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Pickles from elsewhere, screened before they are read: torch's weights-only reader runs no code, but it can be made to hang.
+"""Screens untrusted pickles before they are read: torch's weights-only reader runs no code, but it can be made to hang.
 
 A tuple that holds the same tuple twice, nested 60 deep, takes 800 bytes, and to hash it, as the key of a table, takes
 centuries. So the instructions of a pickle are followed without making any object: each value has a *weight*, the number of

@@ -1,6 +1,6 @@
-"""The one idea of adagp: each batch is trained under a plan.
+"""The central idea of adagp: each batch is trained under a plan.
 
-A **site** is a layer whose weight gradient we can take from somewhere else than backpropagation. A **plan** names, for
+A **site** is a layer whose weight gradient can come from somewhere other than backpropagation. A **plan** names, for
 one batch, the **source** of every site's weight gradient. A **schedule** (`adagp.schedules`) is a pure function from the
 step to a plan. The engine (`adagp.engine.trainer`) derives from the plan what has to be computed, and computes nothing else.
 

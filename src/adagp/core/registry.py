@@ -1,8 +1,8 @@
 """Things by name: tables that papers and plug-ins add to, users' own functions and classes, and plug-ins.
 
-A table rejects duplicates and answers an unknown name with the allowed ones. Tables that papers and plug-ins add to are
-`extensible`: they import what adds to them when they are first read, so that nobody has to import a paper to use it, and none
-is imported where it is not needed.
+A table rejects duplicates, and the error for an unknown name lists the allowed ones. Tables that papers and plug-ins add to are
+`extensible`: they import the modules that add to them when they are first read, so users need not import a paper to use it, and
+papers that are not needed are not imported.
 
 Users' functions and classes are named as `package.module:name`. A plug-in is a module that registers methods, schedules,
 dataflows, pipelines, tasks, data sets or models. It is named on the command line (`--plugin package.module`), or installed with

@@ -1,4 +1,4 @@
-"""What to train on: image sets by name, in memory as numpy arrays. Importing this imports no torch.
+"""Data sets: image sets by name, in memory as numpy arrays. Importing this does not import torch.
 
 `adagp.data.batches` and `adagp.data.loaders` turn them into batches of tensors and need torch.
 """

@@ -243,6 +243,6 @@ def held_out_count(samples: int, share: float) -> int:
     count = round(samples * share)
     if not 1 <= count < samples:
         raise OptionError(
-            f"--validation is {share:g}, which holds out {count} of {samples} training samples; both parts need one at least."
+            f"--validation is {share:g}, which holds out {count} of {samples} training samples; each part needs at least one."
         )
     return count

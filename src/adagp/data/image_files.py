@@ -1,4 +1,4 @@
-"""Pictures, and image sets in the folder layouts that people have on disk. torchvision and Pillow are imported when needed.
+"""Pictures, and image sets in common folder layouts. torchvision and Pillow are imported when needed.
 
 Every reader of a set has one signature: the set's name, its folder, and the height and width in pixels that pictures of various
 sizes are brought to (shorter side first, then the centre).

@@ -42,7 +42,7 @@ def _datasets() -> ModuleType:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a data set without reading it.
+    """The description of a data set, available without reading it.
 
     `shape` is channels, height, width; `train` and `test` count samples. `files` are looked for in the data
     folder, in this order: an `.npz` file or a folder that `reader` understands. `size_varies` marks sets
@@ -104,7 +104,7 @@ for _info in (
     DatasetInfo(
         "imagenette",
         IMAGES,
-        "Imagenette v2, ten easy classes of ImageNet, brought to 64x64",
+        "Imagenette v2, ten easy classes of ImageNet, resized to 64x64",
         **_sizes((3, 64, 64), classes=10, train=9_469, test=3_925),
         files=("imagenette.npz", "imagenette64.npz", "imagenette2-160", "imagenette2-320", "imagenette2"),
         reader=image_files.read_imagenette,
@@ -155,7 +155,7 @@ for _info in (
     DatasetInfo(
         "voc",
         DETECTION,
-        "Pascal VOC 2012 with boxes, train and val, in the layout of its devkit; pictures put whole into a square",
+        "Pascal VOC 2012 with boxes, train and val, in the layout of its devkit; letterboxed into a square",
         **_sizes((3, 416, 416), classes=20, train=5_717, test=5_823),
         files=("VOCdevkit", "voc.zip", "voc2012.zip", "voc2012_subset_256.zip"),
         fetch=_from_torchvision("VOCDetection", year="2012", image_set="trainval"),
@@ -226,7 +226,7 @@ def find(info: DatasetInfo, data_dir: Path) -> Path | None:
 
 
 _WAYS = {
-    ".npz": f"the file {{}} with the arrays {', '.join(KEYS)} (and {NAMES_KEY} if you like)",
+    ".npz": f"the file {{}} with the arrays {', '.join(KEYS)} (optionally {NAMES_KEY})",
     "": "the folder {} in its usual layout",
     ".zip": "a zip of that folder as {}",
 }

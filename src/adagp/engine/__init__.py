@@ -1,1 +1,1 @@
-"""The embeddable library: one batch after the other under its plan, for a model and an optimizer of your own."""
+"""The library to embed in a training loop: it trains your model with your optimizer, each batch under its plan."""

@@ -1,7 +1,7 @@
 """The arguments of `attach`, checked before it touches the model, and the method that they choose, with its options, schedule
 and sources.
 
-The method is the one authority: a schedule or a source that would take its place is rejected.
+The method decides where gradients come from: a schedule or a source that contradicts it is rejected.
 """
 
 import re
@@ -105,18 +105,18 @@ def check_sources(schedule: Schedule, sources: Mapping[str, Source]) -> None:
     """Raise on sources that cannot do what the schedule needs."""
     for name, source in sources.items():
         if source.skips and schedule.partial:
-            raise OptionError(f"source '{name}' leaves out whole batches: it cannot serve some sites of a batch only.")
+            raise OptionError(f"source '{name}' skips whole batches: it cannot be used for only some sites of a batch.")
         if isinstance(source, SplitSource) and schedule.partial:
-            raise OptionError(f"source '{name}' splits whole batches: it cannot serve some sites of a batch only.")
+            raise OptionError(
+                f"source '{name}' splits whole batches: it cannot be used for only some sites of a batch."
+            )
         if source.needs_backward and schedule.stops:
             raise OptionError(
-                f"source '{name}' needs the gradient at the output of its sites: it cannot serve sites below the place "
-                "where the backward pass stops."
+                f"source '{name}' needs the gradient at the output of its sites: it cannot be used for sites below "
+                "the point where the backward pass stops."
             )
         if schedule.adapts and not source.learns:
-            raise OptionError(
-                f"an adaptive schedule measures predictions; source '{name}' learns and predicts nothing."
-            )
+            raise OptionError(f"an adaptive schedule needs a source that learns to predict; source '{name}' does not.")
 
 
 MethodLike = MethodName | MethodOptions | NamedMethod
@@ -146,7 +146,7 @@ class MethodChoice:
             return dict(sources)
         if method.source in sources:
             raise OptionError(
-                f"sources has '{method.source}', which method '{method.name}' makes itself. Leave out one of the two."
+                f"sources has '{method.source}', which method '{method.name}' creates itself. Leave out one of the two."
             )
         return {**sources, method.source: build_source(method, run, self.options)}
 
@@ -179,7 +179,7 @@ def read_method(
             "adagp.Feedback(features=32)."
         )
     if options:
-        raise OptionError(f"'{next(iter(options))}' is given next to {method!r}; put it into that.")
+        raise OptionError(f"'{next(iter(options))}' is given next to {method!r}; pass it to that instead.")
     return _checked(find_method(method.name), method.values)
 
 
@@ -211,7 +211,7 @@ def read_schedule(
         raise OptionError(f"method '{method.name}' predicts nothing: it takes no schedule and no warmup.")
     if isinstance(schedule, Schedule):
         if warmup is not None:
-            raise OptionError("warmup goes with a schedule in text form; put a WarmUp around a Schedule object.")
+            raise OptionError("warmup needs a schedule in text form; wrap a Schedule object in a WarmUp instead.")
         resolved = schedule
     elif isinstance(schedule, str | None):
         text, source = ("ladder", "predicted") if method is None else (method.schedule, method.source or "predicted")

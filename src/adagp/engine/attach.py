@@ -1,6 +1,6 @@
-"""The one line that adopts adagp: `attach` reads and checks its arguments, and makes a `Trainer` of them.
+"""`attach`, the entry point for training loops of your own: it checks its arguments and returns a `Trainer`.
 
-Keywords of earlier versions still work, with a warning that names what has replaced them (`FormerKeywords`).
+Keywords of earlier versions still work, with a warning that names their replacement (`FormerKeywords`).
 """
 
 import inspect
@@ -61,7 +61,7 @@ class EngineOptions:
     It is a `Precision` or its text form (see `adagp.core.precision`): `"bfp4"`, `"fast"`. Give `attach` a `sample` too where
     layers run in another order than the model has registered them.
 
-    `compile=True` compiles the model in place with torch's compiler, a name with that backend of `torch.compile`. `scaler` is
+    `compile=True` compiles the model in place with `torch.compile`; a name selects its backend. `scaler` is
     yours, for mixed precision. `guard` rejects predictions that are too large.
 
     `weight_hooks` change the weights after each step of the optimizer, in order: `adagp.DropBack(keep=0.1)` keeps a tenth of
@@ -287,8 +287,8 @@ def warn_if_attached(model: nn.Module) -> None:
     """Warn if the model has the hooks of another trainer."""
     if any(has_hooks(module) for module in model.modules()):
         warnings.warn(
-            "the model, or a part of it, is attached to another trainer already. Two trainers of one model work, as long as "
-            "one batch is over before the next begins; call detach() of the one that is not used any more.",
+            "the model, or a part of it, is already attached to another trainer. Two trainers can share a model as "
+            "long as one batch is over before the next begins; call detach() on a trainer that you no longer use.",
             AdagpWarning,
             stacklevel=4,
         )

@@ -318,7 +318,7 @@ class Batch:
         if targets is None and not self.skipped:
             for name, source in self._work.in_use.items():
                 if source.needs_targets:
-                    raise UsageError(f"source '{name}' looks at the targets: call trainer.batch(targets=...).")
+                    raise UsageError(f"source '{name}' needs the targets: call trainer.batch(targets=...).")
         return BatchContext(
             step,
             replaced=frozenset(self._work.served_sites),
@@ -444,7 +444,7 @@ class Batch:
         if self._ignored and not self._called:
             raise UsageError(
                 f"in this {self.phase.upper()} batch the model ran without autograd (torch.no_grad, inference_mode) or inside "
-                "vmap, which counts as an evaluation. Leave that out: a GP batch builds no graph anyway."
+                "vmap, which counts as an evaluation. Remove that: a GP batch builds no graph anyway."
             )
 
     def _check_called(self) -> None:
@@ -454,7 +454,7 @@ class Batch:
         self._check_recorded()
         if not self._called:
             raise UsageError(
-                f"no layer of the model was called in this {self.phase.upper()} batch, so that there is nothing to train on. "
+                f"no layer of the model was called in this {self.phase.upper()} batch, so there is nothing to train. "
                 "Was the model compiled and called before adagp.attach, or is another model in use?"
             )
         for name, sites in self._work.served.items():

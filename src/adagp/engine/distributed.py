@@ -5,8 +5,8 @@ their sources have seen of their samples (`Source.join`), so that each produces 
 of it that it holds. What a source of the user's own produces is averaged instead. So weights and the guard's verdicts never
 differ.
 
-FSDP2 leaves some parameters gathered after a forward pass, in expectation of a backward pass. A GP batch has none: here they
-are put back, or else the next forward pass would use weights from before the optimizer's step.
+FSDP2 leaves some parameters gathered after a forward pass, because it expects a backward pass. A GP batch has none: here they
+are resharded, otherwise the next forward pass would use the weights from before the optimizer's step.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,13 +39,13 @@ def check_parallelism(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.DataParallel) and len(module.device_ids) > 1:
             raise ModelError(
-                "the model is in nn.DataParallel on several devices, whose copies last for one call: nobody sees all of their "
-                "layers. Use DistributedDataParallel, a process a device."
+                "the model is in nn.DataParallel on several devices, which makes new copies for each call, so adagp "
+                "cannot hook their layers. Use DistributedDataParallel, with one process per device."
             )
         if type(module).__name__ == "FullyShardedDataParallel":
             raise ModelError(
-                "the model's weights are sharded over devices by FullyShardedDataParallel, which joins those of several layers "
-                "in one flat parameter. Use fully_shard (FSDP2), or DDP."
+                "the model's weights are sharded over devices by FullyShardedDataParallel, which flattens those of "
+                "several layers into one parameter. Use fully_shard (FSDP2), or DDP."
             )
     sharded = {id(parameter) for root in _roots(model) for parameter in root.parameters()}
     for name, parameter in model.named_parameters():

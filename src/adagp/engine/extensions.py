@@ -1,7 +1,8 @@
-"""What may change a batch besides the plan: the arithmetic of its products, and hooks after the optimizer's step.
+"""What can change a batch besides the plan: the arithmetic of its products, and hooks after the optimizer's step.
 
-A plan decides where a site's weight gradient comes from; an arithmetic, in which numbers the site's products (forward, input
-gradient, weight gradient) are computed. The two are independent. `adagp.core.precision` makes one from its text form.
+A plan decides where a site's weight gradient comes from; an arithmetic decides in which number format the site's products
+(forward, input gradient, weight gradient) are computed. The two are independent. `adagp.core.precision` makes one from its text
+form.
 
 Weight-update hooks change the weights after each step of the optimizer, as DropBack does, and see predicted updates like any
 other. In a training loop of your own, give them to `adagp.EngineOptions(weight_hooks=...)`. For the command line a package

@@ -57,7 +57,7 @@ class ActingSources:
         if source in self._acted or not empty:
             return
         if all(empty):
-            raise source_does_nothing(source, "has seen true gradients, but all that it produces are 0")
+            raise source_does_nothing(source, "has seen true gradients, but every gradient that it produces is 0")
         self._acted.add(source)
 
 
@@ -93,8 +93,9 @@ class RejectionCounts:
             first = next(site for site, may in zip(sites, allowed, strict=True) if not may)
             warnings.warn(
                 f"the guard rejected half or more of the produced gradients in {self.PATIENCE} batches in a row "
-                f"({len(allowed) - sum(allowed)} of {len(allowed)} in this one, among them that of '{first.name}'): their "
-                "weights are frozen there. A longer warm-up, method='feedback', or normalize=True for a predictor may help; "
+                f"({len(allowed) - sum(allowed)} of {len(allowed)} in this one, among them that of '{first.name}'): "
+                "their weights are frozen in those batches. A longer warm-up, method='feedback', or normalize=True "
+                "for a predictor may help; "
                 "adagp.EngineOptions(guard=adagp.Guard(limit)) sets how large a gradient may be.",
                 AdagpWarning,
                 stacklevel=2,
@@ -185,8 +186,9 @@ class BackpropCoverage:
         self._warned_of.update(site.index for site in unseen)
         more = f" and {len(unseen) - 1} more" if len(unseen) > 1 else ""
         warnings.warn(
-            f"layer '{unseen[0].name}'{more}: the weight has a gradient, but the layer itself was not called (its weight is "
-            "used directly, or its forward() is). What is not called cannot be predicted: the weight is frozen in GP batches.",
+            f"layer '{unseen[0].name}'{more}: the weight has a gradient, but the layer itself was not called (its "
+            "weight or its forward() is used directly). A layer that is not called cannot be predicted: its weight "
+            "is frozen in GP batches.",
             AdagpWarning,
             stacklevel=2,
         )
@@ -196,7 +198,7 @@ def _check_not_stepped(site: Site) -> None:
     """Raise if a hook of the user's has taken the gradient of `site` away in the backward pass."""
     if getattr(site.weight, "_post_accumulate_grad_hooks", None):
         raise UsageError(
-            f"the gradient of layer '{site.name}' was gone after the backward pass, and its weight has a hook "
+            f"the gradient of layer '{site.name}' was missing after the backward pass, and its weight has a hook "
             "(register_post_accumulate_grad_hook): an optimizer that steps in the backward pass leaves no true gradient to "
             "learn from. Remove the hook, give the optimizers to adagp.attach, and call batch.step()."
         )

@@ -1,10 +1,10 @@
-"""What adagp puts on the user's model: forward hooks on the sites and on the model, and its compiled forward.
+"""What adagp adds to the user's model: forward hooks on the sites and on the model, and its compiled forward.
 
 All state is kept here; nothing is stored on the user's modules but the hooks, and a `__getstate__` that leaves them out of
 copies and files.
 
 Some sources need the loss's gradient at the model's outputs (the error). By default these outputs are all floating-point
-tensors with at least one axis, in whatever tuples, lists, mappings and dataclasses the model returns. `output` in
+tensors with at least one axis, in any nesting of tuples, lists, mappings and dataclasses that the model returns. `output` in
 `adagp.attach` selects some: the name of a field (`"logits"`), a function from what the model returns to a tensor or several,
 or the name of a layer of the model, whose output is used instead. The last is for models that compute their loss themselves.
 """
@@ -230,7 +230,7 @@ class OutputErrors:
 
 
 class SiteWatcher(Protocol):
-    """Something that sees the forward calls of sites, as sources do."""
+    """Receives the forward calls of sites, as sources do."""
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """See one call; a tensor that is returned takes the index of the output."""

@@ -195,8 +195,9 @@ class LossGraphCheck:
         if used:
             more = f" and {len(used) - 1} more" if len(used) > 1 else ""
             warnings.warn(
-                f"the loss uses the weight of layer '{used[0].name}'{more} otherwise than by calling the layer (a penalty, or "
-                f"functional code): that part of its gradient is missing where '{self._local}' produces it. Use weight_decay, "
+                f"the loss uses the weight of layer '{used[0].name}'{more} other than by calling the layer (in a "
+                f"penalty or functional code): that part of its gradient is missing where '{self._local}' produces "
+                "it. Use weight_decay, "
                 "or exclude the layer.",
                 AdagpWarning,
                 stacklevel=2,
@@ -264,14 +265,14 @@ class Rehearsal:
 
     def __str__(self) -> str:
         lines = [
-            f"a GP batch moves {len(self.moved)} parameters; it kept {self.gp_kept:,} bytes for a backward pass, a BP batch "
+            f"a GP batch changes {len(self.moved)} parameters; it kept {self.gp_kept:,} bytes for a backward pass, a BP batch "
             f"{self.bp_kept:,} (seconds, of one batch each: {self.gp_seconds:.3f} and {self.bp_seconds:.3f})"
         ]
         for names, words in (
             (self.never_called, "never called, so frozen in GP batches"),
             (self.without_gradient, "without a gradient in the BP batch, so frozen in GP batches"),
             (self.rejected, "rejected by the guard, which is usual before the source has learned"),
-            (self.moved_wrongly, "moved in the GP batch, which they should not"),
+            (self.moved_wrongly, "changed by the GP batch, although they should not be"),
         ):
             if names:
                 lines.append(f"{words}: {', '.join(names)}")

@@ -1,11 +1,11 @@
-"""One BP and one GP batch of the user's own loop, to see what happens; everything is restored afterwards.
+"""A rehearsal runs one BP and one GP batch of the user's own loop and reports what happened; everything is restored afterwards.
 
-A step changes more than the model: random numbers, loaders, schedulers, averages. What there is to save is found
-in the variables that the step's code names: those of its closure, globals, bound arguments and attributes of its object, and
-of the functions it calls. Objects with `state_dict` and `load_state_dict` (schedulers, other models and optimizers, averages of
-weights) are saved by these; random generators by their state; lists, dictionaries and sets by their members; tensors and
-arrays by their values; numbers and strings (counters) by the variables that hold them. Batches that were drawn from a torch
-`DataLoader` are given out again. A Python generator cannot be rewound, so a step that uses one is rejected.
+A step changes more than the model: random numbers, loaders, schedulers, averages. The objects to save are found through the
+variables that the step's code names: its closure, globals, bound arguments, the attributes of its object, and those of the
+functions it calls. Objects with `state_dict` and `load_state_dict` (schedulers, other models and optimizers, averages of
+weights) are saved through these methods; random generators by their state; lists, dictionaries and sets by their members;
+tensors and arrays by their values; numbers and strings (counters) by the variables that hold them. Batches that were drawn from
+a torch `DataLoader` are given out again. A Python generator cannot be rewound, so a step that uses one is rejected.
 """
 
 import copy
@@ -57,7 +57,7 @@ class RandomStates:
 
 
 class UserState:
-    """The state of the objects that `step` names, but for the `known` ones, which somebody else puts back."""
+    """The state of the objects that `step` names, except the `known` ones, which are restored elsewhere."""
 
     def __init__(self, step: Callable[[], object], known: list[object]) -> None:
         self._random = RandomStates()
@@ -85,8 +85,8 @@ class UserState:
             self._restorers.append(lambda: value.load_state_dict(copy.deepcopy(saved)))
         elif hasattr(type(value), "__next__") and not isinstance(value, _BaseDataLoaderIter):
             raise UsageError(
-                f"rehearse() was given a step that draws from '{name}', a {type(value).__name__}, which cannot be put back. "
-                "Draw a batch before, and let the step train on that one."
+                f"rehearse() was given a step that draws from '{name}', a {type(value).__name__}, which cannot be "
+                "rewound. Draw a batch first, and let the step train on that one."
             )
         elif hasattr(value, "__dict__") and not _of_library(type(value)):
             self._restorers.append(saved_numbers(vars(value)))

@@ -78,7 +78,7 @@ def check_state(
     before = RunLength(**saved)
     if before.batches_per_epoch != length.batches_per_epoch:
         raise UsageError(
-            f"the state is that of a run of {before}; this one has {length}, where the same place in the run does not exist. "
+            f"the state is that of a run of {before}; this one has {length}, which has no such position. "
             "Give attach the length that the saved run had."
         )
     if before != length:

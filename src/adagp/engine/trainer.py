@@ -1,8 +1,8 @@
 """One batch under its plan.
 
-Read top to bottom, `Trainer` is the story of a batch::
+Read from top to bottom, `Trainer` follows a batch::
 
-    plan = schedule.plan(step)                  # or backprop, where the guard has broken off a GP phase
+    plan = schedule.plan(step)                  # or backprop, where the guard has stopped a GP phase
     freeze what the plan does not need          # requires_grad of the weights whose gradient comes from a source
     output = model(inputs)                      # sources see the sites' forward calls
     batch.backward(loss)                        # differentiate (autograd where some site needs it), then
@@ -280,7 +280,8 @@ class Trainer:
     def _check_length(self) -> None:
         if self.at.epoch * self.batches_per_epoch + self.at.batch == self.length.total:
             warnings.warn(
-                f"the run was announced to attach as {self.length}, and goes on. The schedule continues as in its last epoch.",
+                f"the run goes on beyond the length given to attach, {self.length}. The schedule continues as in "
+                "its last epoch.",
                 AdagpWarning,
                 stacklevel=4,
             )

@@ -1,6 +1,4 @@
-"""What is known of a model before training: what adagp will do with it and its optimizer, what a method will take of memory and
-work, and what it cannot train, counted from a trial forward pass.
-"""
+"""Validation before training: how adagp will train a model, what a method needs, and what it cannot train."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -22,7 +20,7 @@ from adagp.sources.demand import Demand, TrialCall, chain_macs, weight_bytes, we
 
 @dataclass(frozen=True)
 class MethodDemand:
-    """The memory and the price of a method in batches like a sample; `demand` is None if nobody has said.
+    """The memory and the work of a method for batches like the sample; `demand` is None if the source does not declare it.
 
     Prices are multiply-accumulates of sites, in parts of those of a batch by plain backprop: counted, not timed.
     `has_backward`: a GP batch has a backward pass too, for which autograd keeps activations.

@@ -102,8 +102,10 @@ TIMED = OBJECTIVES[:2]
 
 @dataclass(frozen=True)
 class Memory:
-    """What limits a tiling: bits of the global buffer and of accumulators next to it (0: sums are in the buffer), and
-    off-chip bits per cycle. And what it is chosen for, one of `OBJECTIVES`, with the energies that this needs.
+    """The limits and the objective of a tiling.
+
+    Limits are the bits of the global buffer and of accumulators next to it (0: sums are in the buffer), and off-chip bits per
+    cycle. The objective is one of `OBJECTIVES`, with the energies that it needs.
     """
 
     buffer_bits: float

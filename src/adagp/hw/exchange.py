@@ -1,4 +1,4 @@
-"""What a method makes chips exchange that train on shares of a batch, beyond the gradients of backprop.
+"""The data that chips which train on shares of a batch exchange for a method, beyond the gradients of backprop.
 
 A method declares it (`AcceleratorWork.exchange`); the numbers are those that the distributed runtime counts (`sent_bytes`).
 """

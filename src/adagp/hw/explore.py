@@ -1,9 +1,9 @@
-"""A design space: every point of some axes simulated, in several processes, and which of them no other point beats.
+"""A design space: simulates every point of some axes in several processes, and finds the Pareto-optimal points.
 
 Silicon area is simple and stated: the PEs' arithmetic and registers, and the bits of the memories.
 
     arithmetic   an exact 8-bit multiplier of 618 um2 at 45 nm (mul8_364 of EvoApprox8b, FreePDK45), wider ones by the square of
-                 the width; an adder's bit is taken to be as large as a flip-flop (our assumption)
+                 the width; an adder's bit is assumed to be as large as a flip-flop
     registers    two operands and a sum for each PE in flip-flops of 4.522 um2 (DFF_X1, NanGate 45 nm open cell library); row
                  stationary has Eyeriss' scratchpads too: 12 inputs, 224 weights and 24 sums (JSSC 2017)
     memories     CACTI 7: 0.439 to 0.462 um2 a bit for 64 kB to 1 MB of lstp cells with a 64-bit port at 45 nm; 0.222 to 0.269

@@ -1,4 +1,4 @@
-"""Hardware files of other simulators, as far as they say what ours do: SCALE-Sim's configurations, ZigZag's accelerators.
+"""Hardware files of other simulators, as far as adagp models them: SCALE-Sim's configurations, ZigZag's accelerators.
 
 SCALE-Sim: `ArrayHeight`, `ArrayWidth`, `Dataflow`; the three memories of `[architecture_presets]` become one buffer;
 `Bandwidth` (words per cycle), if `InterfaceBandwidth` is `USER`. With `CALC` the memory never stalls the array.

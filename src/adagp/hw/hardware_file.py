@@ -7,9 +7,9 @@
     [memory.buffer]
     size_kb = 512
 
-Every field is optional; what a file leaves out keeps its default. `FIELDS` has them all: most set what an option of the
-command line sets, in the same units. SCALE-Sim's and ZigZag's files are read where they say the same (`foreign_hardware.py`).
-Errors name the file, the line and the field.
+Every field is optional; what a file leaves out keeps its default. `FIELDS` has them all: most set what an option of the command
+line sets, in the same units. SCALE-Sim's and ZigZag's files are read as far as they have the same fields
+(`foreign_hardware.py`). Errors name the file, the line and the field.
 
 A preset is a known accelerator by name: a hardware file in the folder `chips`. It has a chip's sizes as its paper gives them,
 not its whole design: the energies are those of the table's process, and words of 8 bits are what the chip multiplies, not a
@@ -90,7 +90,7 @@ FIELDS = (*OF_FILES_ONLY, *SET_BY_OPTIONS)
 
 @dataclass(frozen=True)
 class Links:
-    """What joins chips: gigabytes per second each way, and microseconds before the first byte arrives; None: not stated."""
+    """Links between chips: gigabytes per second each way, microseconds before the first byte arrives; None: not given."""
 
     bandwidth_gb_s: float | None = None
     latency_us: float | None = None

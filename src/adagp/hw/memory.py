@@ -1,11 +1,11 @@
-"""The off-chip memory of a training step: what lies there while a batch goes forward and backward.
+"""The off-chip memory of a training step, over the forward and the backward pass of a batch.
 
-Weights, the optimizer's state and gradients lie there all the time. What autograd keeps grows as the forward pass proceeds, and
-goes as the backward pass does. The model is cut into **units**: its repeated blocks (`layers.3`, `layer2.0`), where layers have
-such names, and single layers. While a unit runs, all that it keeps is there. From its forward to its backward pass a unit's
-tensors are **stashed**; or **recomputed** from the unit's first tensor, for another forward pass; or **offloaded** and fetched
-back, for the time of both transfers. A GP batch has no backward pass: it keeps nothing, or the inputs of layers where a source
-makes weight gradients of them (`feedback`).
+Weights, the optimizer's state and gradients are always there. What autograd saves grows during the forward pass, and shrinks
+during the backward pass. The model is cut into **units**: its repeated blocks (`layers.3`, `layer2.0`), where layers have such
+names, and single layers. While a unit runs, all that it keeps is there. From its forward to its backward pass a unit's tensors
+are **stashed**; or **recomputed** from the unit's first tensor, for another forward pass; or **offloaded** and fetched back,
+for the time of both transfers. A GP batch has no backward pass: it keeps nothing, or the inputs of layers where a source makes
+weight gradients of them (`feedback`).
 """
 
 import re
@@ -56,7 +56,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Moment:
-    """The memory from a cycle of a step on: bytes that are always there, that are kept, and that a unit works with."""
+    """The memory from a cycle of a step on: bytes that are always there, that are saved, and that a unit works with."""
 
     cycle: int
     unit: str
@@ -145,7 +145,7 @@ def step_memory(
     """Return the memory of a step of `batch` samples; with `recompute` `selective`, without what attention keeps inside."""
     if workload.saved is None:
         raise ModelError(
-            f"'{workload.name}' does not say what autograd keeps: it is an ONNX file or was saved by an older version. "
+            f"'{workload.name}' has no record of what autograd stores: it is an ONNX file or was saved by an older version. "
             "Give the model itself, or a torch.export program."
         )
     samples, rest = divmod(batch, micro_batches)
@@ -159,7 +159,7 @@ def step_memory(
         tensors = _without_scores(workload, fused=False)
     units = _units(workload, accelerator, chain, tensors, samples)
     if recompute == "block" and not any(unit.is_block for unit in units):
-        raise OptionError(f"'{workload.name}' has no repeated blocks, so that there is nothing to recompute by block.")
+        raise OptionError(f"'{workload.name}' has no repeated blocks, so there is nothing to recompute by block.")
     return StepMemory(workload, accelerator, micro_batches, samples, tensors, units, extra)
 
 
@@ -249,7 +249,7 @@ def _recomputed_attention(workload: Workload, accelerator: Accelerator, chain: S
     pairs = attention_pairs(workload)
     if not pairs or accelerator.fused_attention:
         reason = "keeps no scores, since it is fused" if pairs else "has no attention"
-        raise OptionError(f"'{workload.name}' {reason}, so that there is nothing to recompute selectively.")
+        raise OptionError(f"'{workload.name}' {reason}, so there is nothing to recompute selectively.")
     scores = (chain[workload.stage_of[first]] for first, _ in pairs)
     return sum(accelerator.with_stalls(stage.forward + stage.elementwise_forward).cycles for stage in scores)
 

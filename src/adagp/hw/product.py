@@ -1,4 +1,4 @@
-"""The unit of work of the array: the matrix product behind a layer's forward pass and its two gradients.
+"""The array's unit of work: the matrix product behind a layer's forward pass and its two gradients.
 
 With Y = X W, X of (rows x depth), W of (depth x columns), the three products of training
 
@@ -124,7 +124,7 @@ class Product:
 
 
 class Cost(NamedTuple):
-    """What a piece of work takes. Costs add up; `cycles` add up when the work is done one after the other.
+    """The cost of a piece of work. Costs add up; `cycles` add up when the work is done sequentially.
 
     Memories count bits: the global buffer, the off-chip memory (`dram`), and the predictor's own memory (`own`), where a
     design has one. `registers` are bits read and written in the PEs, `network` bits times PEs that they pass on.

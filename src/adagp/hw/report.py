@@ -68,7 +68,7 @@ def design_row(name: str, row: dict[str, Any]) -> Sequence[str]:
     return (name, *figures, f"{row['energy_saving']:.1%}", f"{row['memory_energy_saving']:.1%}")
 
 
-COST_ONLY = "Cost only, not accuracy: what a method's batches are worth is measured by adagp compare."
+COST_ONLY = "Cost only, not accuracy: adagp compare measures what a method's batches are worth."
 
 
 def design_notes(report: dict[str, Any]) -> list[str]:

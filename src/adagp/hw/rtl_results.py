@@ -1,4 +1,4 @@
-"""What chips of our own say about the accelerator: the clock of `adagp rtl place`, the energy of PEs of `adagp rtl power`.
+"""Results of `adagp rtl` for the accelerator model: the clock of `adagp rtl place`, the energy of PEs of `adagp rtl power`.
 
 The energy of a PE is measured whole: multiplier, registers, links and clock. It is scaled from the cells' process to 45 nm and
 0.9 V, for which the energy table has its arithmetic: capacitance by the node, voltage squared.
@@ -30,7 +30,7 @@ def with_rtl(accelerator: Accelerator, paths: Sequence[Path]) -> Accelerator:
         report = _read(path)
         kind = "power" if "equal_power_pes" in report else "place"
         if kind in origins:
-            raise OptionError(f"'{origins[kind]}' and '{path}' are both of adagp rtl {kind}; give one of them.")
+            raise OptionError(f"'{origins[kind]}' and '{path}' are both from adagp rtl {kind}; give one of them.")
         origins[kind] = path
         accelerator = (_with_power if kind == "power" else _with_clock)(accelerator, path, report)
     return accelerator
@@ -74,7 +74,8 @@ def _pe_energy(path: Path, report: Mapping[str, Any]) -> EnergyEntry:
     chip, node, volts = designs[name], report.get("node_nm"), report.get("volts")
     if node is None or volts is None:
         raise OptionError(
-            f"'{path}' does not say the process of its cells; run adagp rtl power again, with --node for cells of your own."
+            f"'{path}' does not give the process node of its cells; run adagp rtl power again, with --node for "
+            "cells of your own."
         )
     modules = chip.get("modules")
     element = modules.get("element") if isinstance(modules, Mapping) else None

@@ -49,9 +49,9 @@ class RunRecording:
 class Run:
     """`batch` samples per batch, and how many batches there are under each plan.
 
-    `recorded` is what a run that is replayed has recorded of itself, for designs whose arithmetic depends on it.
-    With `predictor_learns`, backprop batches also train a predictor: that of the source `learner` or, if None, the
-    accelerator's own. `variant` is what the cost functions of sources get for every batch (`AcceleratorWork.variation`).
+    `recorded` is the record of a replayed run, for designs whose arithmetic depends on it. With `predictor_learns`, backprop
+    batches also train a predictor: that of the source `learner` or, if None, the accelerator's own. `variant` is what the cost
+    functions of sources get for every batch (`AcceleratorWork.variation`).
     """
 
     batch: int

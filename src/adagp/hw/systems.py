@@ -17,7 +17,7 @@ PASSES = ("forward", "input_gradient", "weight_gradient")
 
 @dataclass(frozen=True)
 class LayerRecord:
-    """What a run has measured of a layer: the shares of its weights and of its inputs that are not zero."""
+    """Measurements of a layer in a run: the shares of its weights and of its inputs that are not zero."""
 
     weight_density: float = 1.0
     input_density: float = 1.0
@@ -52,7 +52,7 @@ class SystemCost:
 
 @dataclass(frozen=True)
 class SystemOptions:
-    """What a user may change: how long embedded DRAM keeps a datum, in microseconds, and how many samples go together."""
+    """Options: the retention time of embedded DRAM in microseconds, and the samples of a micro-batch."""
 
     retention: float = 3.35
     micro_batch: int = 1

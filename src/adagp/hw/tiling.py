@@ -1,4 +1,4 @@
-"""Which part of a product is on chip at a time: the tiling that moves the least over the off-chip pins.
+"""Tilings: which part of a product is on chip at a time, chosen for the least traffic over the off-chip pins.
 
 A product runs as a nest of three loops over tiles of its rows, depth and columns, in one of six orders. Half of the global
 buffer holds a tile of each matrix while the other half is filled for the next. A matrix is moved again for each turn of the

@@ -1,6 +1,6 @@
 """The work of a model for an accelerator: its layers' shapes for one sample, without torch and without weights.
 
-A workload is what crosses from `adagp.tracing.tracer` to the accelerator model. All sizes are those of **one sample**; a batch
+A workload is what `adagp.tracing.tracer` passes to the accelerator model. All sizes are those of **one sample**; a batch
 multiplies the rows of a product, never its weights. It is saved as JSON, and reads back equal.
 
 Element-wise work after a layer moves words off chip, alone or fused with a layer. Alone, an operation reads its inputs and

@@ -1,4 +1,4 @@
-"""adagp inside other people's training loops: Lightning, transformers, accelerate. Import the one that you use."""
+"""Integrations with Lightning, transformers and accelerate. Import the module that you use."""
 
 from importlib.util import find_spec
 

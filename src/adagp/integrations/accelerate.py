@@ -37,7 +37,7 @@ class AcceleratedBatches:
         **options: Unpack[AttachOptions],
     ) -> None:
         if accelerator.scaler is not None:
-            raise UsageError("predicted gradients work in 32-bit or bf16 precision here; fp16 scales the loss.")
+            raise UsageError("predicted gradients need 32-bit or bf16 precision here; fp16 scales the loss.")
         self.accelerator = accelerator
         self.model = model
         self.trainer = attach(model, optimizer.optimizer, **options)
@@ -50,7 +50,7 @@ class AcceleratedBatches:
         Methods that look at the labels need the `targets` of that.
         """
         if targets is None and self.trainer.needs_targets:
-            raise UsageError("the method looks at the targets: call accumulate(targets).")
+            raise UsageError("the method needs the targets: call accumulate(targets).")
         with self.accelerator.accumulate(self.model):
             batch = self._batch
             if batch is None:

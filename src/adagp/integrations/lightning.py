@@ -119,7 +119,7 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
         if isinstance(batch, tuple | list) and len(batch) == 2:
             return batch[1]
         raise UsageError(
-            "the method looks at the targets: give PredictedGradientsCallback(targets=...), a function that finds them in a "
+            "the method needs the targets: give PredictedGradientsCallback(targets=...), a function that finds them in a "
             "batch."
         )
 

@@ -71,12 +71,12 @@ class PredictedGradientsMixin:
         names = self.args.label_names or ["labels"]  # type: ignore[attr-defined]
         labels = [inputs[name] for name in names if isinstance(inputs.get(name), Tensor)]
         if not labels:
-            raise UsageError(f"the method looks at the targets, and a batch has no '{names[0]}' (see label_names).")
+            raise UsageError(f"the method needs the targets, and a batch has no '{names[0]}' (see label_names).")
         return labels[0].to(self.args.device)  # type: ignore[attr-defined, no-any-return]
 
     def _attach(self) -> Trainer:
         if self.accelerator.scaler is not None or self.args.n_gpu > 1:  # type: ignore[attr-defined]
-            raise UsageError("PredictedGradientsMixin works with one device a process, in 32-bit or bf16 precision.")
+            raise UsageError("PredictedGradientsMixin works with one device per process, in 32-bit or bf16 precision.")
         optimizer = self.optimizer  # type: ignore[attr-defined]
         optimizer = getattr(optimizer, "optimizer", optimizer)
         trainer = attach(self.model, optimizer, **{"steps": self.state.max_steps, **self._options})  # type: ignore[attr-defined]

@@ -1,1 +1,1 @@
-"""The layers of a model whose weight gradient can be predicted (sites), and what is known of their tensors."""
+"""The layers of a model whose weight gradient can be predicted (sites), and the layout of their tensors."""

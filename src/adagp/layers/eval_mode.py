@@ -1,4 +1,4 @@
-"""Training and evaluation mode of models, for a while."""
+"""Switch models to training or evaluation mode temporarily."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,9 +1,9 @@
 """Tensor reorganisation: a layer's output, averaged over the batch, with one sample for each row of its weight.
 
-A **rule** says of one type of layer how its output becomes samples, and which axis of its weight counts its outputs. `samples`
-is a plain function `(module, output) -> samples` of the shape `(rows, height, width)`, where `rows` are the layer's output
-channels or neurons. The predictor then maps each sample to one row of the weight's gradient: the numbers of the weight that
-make this output. So it stays small however large the layer is.
+A **rule** defines for one type of layer how its output becomes samples, and which axis of its weight is the output axis.
+`samples` is a plain function `(module, output) -> samples` of the shape `(rows, height, width)`, where `rows` are the layer's
+output channels or neurons. The predictor then maps each sample to one row of the weight's gradient: the numbers of the weight
+that make this output. So it stays small however large the layer is.
 
 A layer type of your own needs a function and one line::
 
@@ -38,7 +38,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.axis not in (0, 1):
-            raise OptionError(f"the outputs of a weight are counted on axis {self.axis}; it must be 0 or 1.")
+            raise OptionError(f"the output axis of a weight is {self.axis}; it must be 0 or 1.")
 
     def groups(self, module: nn.Module) -> int:
         """Return the groups of inputs that lie one after the other on axis 0 of the weight, if its outputs are on axis 1."""
@@ -132,7 +132,7 @@ def summarize(rule: Rule, module: nn.Module, output: Tensor) -> Tensor:
     samples, rows = rule.samples(module, output.detach()), rule.rows(module)
     if samples.dim() != 3 or samples.shape[0] != rows:
         raise ModelError(
-            f"the rule for {type(module).__name__} gave samples of shape {tuple(samples.shape)}; "
-            f"it must give (rows, height, width) with rows = {rows}, the outputs that axis {rule.axis} of its weight counts."
+            f"the rule for {type(module).__name__} returned samples of shape {tuple(samples.shape)}; "
+            f"it must return (rows, height, width) with rows = {rows}, the outputs that axis {rule.axis} of its weight counts."
         )
     return samples.float()

@@ -1,4 +1,4 @@
-"""Sites: the layers whose weight gradient can come from somewhere else than backpropagation.
+"""Sites: the layers whose weight gradient can come from somewhere other than backpropagation.
 
 `survey` walks a model once and sorts its parameters: those of sites, and the rest, with the reason. Parameters that belong
 to no site (biases, normalisation, embeddings, ...) are trained by backprop in BP batches and frozen in GP batches:

@@ -61,9 +61,9 @@ def _equal_shares(count: int) -> Tensor:
 class KeptMean:
     """The batch means of one layer's outputs, as `view` shows them, in memory that is kept.
 
-    What must be known of an output is found out once, for all that follow in the same shape and memory order: taking a mean
-    is one operator then. A new tensor for each would cost more than its time: what outlives a layer in the midst of the
-    forward pass keeps the next layers from using the same, still cached memory again.
+    The view of an output is prepared once for all that follow in the same shape and memory order, so taking a mean is a single
+    operator. A new tensor for each mean would be slow: an allocation that outlives its layer during the forward pass keeps the
+    next layers from reusing the same, still cached memory.
     """
 
     def __init__(self, view: Callable[[Tensor], Tensor] | None, rows: int, dimensions: int) -> None:

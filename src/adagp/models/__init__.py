@@ -1,4 +1,4 @@
-"""What to train: models by name. Importing this imports neither torch nor torchvision nor timm."""
+"""Models by name. Importing this imports neither torch nor torchvision nor timm."""
 
 from adagp.models.build import build_model
 from adagp.models.registry import IMAGES, LANGUAGE, MODELS, ModelInfo

@@ -71,9 +71,7 @@ def parameters_of(function: Callable[..., Any], reference: str) -> Mapping[str, 
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
-        raise ModelError(
-            f"'{reference}' does not say which arguments it takes; a model is built by a function."
-        ) from None
+        raise ModelError(f"'{reference}' has no readable signature; a model is built by a function.") from None
 
 
 def accepted(function: Callable[..., Any], options: Mapping[str, Any], reference: str) -> dict[str, Any]:
@@ -86,7 +84,7 @@ def accepted(function: Callable[..., Any], options: Mapping[str, Any], reference
     for item in by_keyword:
         if item.default is item.empty and item.name not in options:
             raise ModelError(
-                f"'{reference}' needs the argument '{item.name}', which has no default; given are {', '.join(options)}."
+                f"'{reference}' needs the argument '{item.name}', which has no default; available are {', '.join(options)}."
             )
     if any(item.kind is item.VAR_KEYWORD for item in parameters):
         return dict(options)
@@ -153,7 +151,9 @@ def _build_registered(
 
 def _build_zoo(zoo: ZooModel, classes: int, image: Image, width: float, task: str, length: int) -> "nn.Module":
     if width != 1:
-        raise ModelError(f"'{zoo.reference}' has the widths of its library; it cannot be built with width {width:g}.")
+        raise ModelError(
+            f"'{zoo.reference}' has fixed widths from its library; it cannot be built with width {width:g}."
+        )
     builder = import_function(zoo.builder)
     model: nn.Module = builder(zoo, classes=classes, image=image, task=task, length=length)
     return model
@@ -186,7 +186,7 @@ def _try_out(model: "nn.Module", name: str, classes: int, image: Image, task: st
 
 def _check_options(classes: int, image: Image, width: float) -> None:
     if classes < 2:
-        raise OptionError(f"{classes} classes cannot be told apart; a model needs 2 or more.")
+        raise OptionError(f"a model needs 2 classes or more; got {classes}.")
     if min(image) < 1:
         raise OptionError(f"image {image} is not allowed; it must be channels, height and width, each 1 or more.")
     if not 0 < width < float("inf"):
@@ -219,7 +219,7 @@ def check_scores(model: "nn.Module", name: str, classes: int, image: tuple[int, 
         scores = model(torch.zeros(1, *image, device=device))
     if not isinstance(scores, torch.Tensor) or scores.ndim != 2:
         output = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
-        raise ModelError(f"'{name}' gives {output} for one image of {size}; it must give (1, {classes}).")
+        raise ModelError(f"'{name}' returns {output} for one image of {size}; it must return (1, {classes}).")
     if scores.shape[1] != classes:
         raise ModelError(f"'{name}' gives scores for {scores.shape[1]} classes; the data has {classes}.")
 
@@ -241,9 +241,9 @@ def check_next_tokens(model: "nn.Module", name: str, vocabulary: int, length: in
     expected = (2, length, vocabulary)
     output = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     if output != expected:
-        raise ModelError(f"'{name}' answers two sequences of {length} with {output}; it must give {expected}.")
+        raise ModelError(f"'{name}' returns {output} for two sequences of {length}; it must return {expected}.")
     if device.type != "meta" and not torch.allclose(scores[0, :-1], scores[1, :-1], rtol=1e-4, atol=1e-5):
-        raise ModelError(f"'{name}' looks ahead: its scores before the last token depend on it.")
+        raise ModelError(f"'{name}' is not causal: its scores before the last token depend on that token.")
 
 
 def materialise(model: "nn.Module") -> "nn.Module":
@@ -269,7 +269,7 @@ def materialise(model: "nn.Module") -> "nn.Module":
             reset()
         elif any(True for _ in layer.parameters(recurse=False)):
             raise ModelError(
-                f"{type(layer).__name__} has parameters of its own but no reset_parameters(), by which layers of a model "
-                "in the table of models get their first values."
+                f"{type(layer).__name__} has parameters of its own but no reset_parameters(), which initialises the "
+                f"layers of models in the table of models."
             )
     return model

@@ -237,7 +237,7 @@ def cifar_resnet(name: str, classes: int, image: tuple[int, int, int], width: fl
 
 
 class HalvingShortcut(nn.Module):
-    """Every second pixel each way, and as many channels again of zeros, half before and half after."""
+    """Every second pixel in each direction, with the channels doubled by channels of zeros, half before and half after."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return (N, 2C, H/2, W/2) for (N, C, H, W), odd sizes rounded up."""

@@ -28,7 +28,7 @@ LANGUAGE = "language"
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is known of a model without building it.
+    """The description of a model, available without building it.
 
     `builder` names a function as `package.module:function`. For image models it is called with `name`,
     `classes`, `image` and `width` (see `build_model`) on the meta device. `image` is the usual input as
@@ -92,9 +92,9 @@ def _image_models() -> Iterator[ModelInfo]:
         classes=10,
     )
     for name, channels, ending in (
-        ("six_conv_vgg", "16 to 64", "in the manner of VGG"),
+        ("six_conv_vgg", "16 to 64", "in the style of VGG"),
         ("six_conv_vgg_gap", "16 to 64", "global average pooling: for large batches and learning rates"),
-        ("eight_conv_vgg", "32 to 256", "in the manner of VGG"),
+        ("eight_conv_vgg", "32 to 256", "in the style of VGG"),
     ):
         text = f"{name.partition('_')[0]} 3x3 convolutions of {channels} channels with batch norm, {ending}"
         yield model(name, "cnns:small_vgg", "adagp", text, pixels=32, classes=10)

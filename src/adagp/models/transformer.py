@@ -1,13 +1,13 @@
-"""The Transformer of 3 encoder and 3 decoder layers that ADA-GP was tried on, and a small vision transformer of its blocks.
+"""The Transformer of 3 encoder and 3 decoder layers from ADA-GP's evaluation, and a small vision transformer of its blocks.
 
 After Vaswani et al. (2017), with normalisation before each block instead of after it (Xiong et al. 2020), which needs no
 warm-up of the learning rate, and with one embedding for both languages and the answer (Press, Wolf 2017). The papers on
 gradient prediction do not state its sizes; at width 1 they are those of the base model of 2017.
 
 Every projection of the attention and both layers of each feed-forward block are `nn.Linear` modules that are called, and
-thereby sites. The embedding is none: it is looked up in one place and multiplied with in another.
+therefore sites. The embedding is not a site: it is a lookup table in one place and a matrix factor in another.
 
-Padding. Real positions never look at padding, so it has no influence on their values, the loss, or the true gradients. A
+Padding. Real positions never attend to padding, so it has no influence on their values, the loss, or the true gradients. A
 site's summary for the predictor is the mean of its outputs over the batch at each position, padded ones included: leaving
 them out would need a mask in every rule. Batches sorted by length (`adagp.data.translation`) hold few of them.
 """

@@ -85,7 +85,7 @@ def torchvision_model(zoo: ZooModel, *, classes: int, image: Image, task: str, l
 
 def _check_task(zoo: ZooModel, task: str) -> None:
     if task != IMAGES:
-        raise ModelError(f"'{zoo.reference}' tells images apart ({IMAGES}); it cannot do the task {task}.")
+        raise ModelError(f"'{zoo.reference}' classifies images ({IMAGES}); it cannot do the task {task}.")
 
 
 def _misfit(zoo: ZooModel, image: Image, error: Exception) -> ModelError:

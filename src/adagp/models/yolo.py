@@ -1,6 +1,6 @@
 """YOLO-v3 (Redmon and Farhadi 2018, arXiv 1804.02767): a Darknet backbone, a neck and three heads.
 
-A model answers images `(N, 3, height, width)` with three tensors, finest grid first: strides of 8, 16 and 32 pixels. Each is
+For images `(N, 3, height, width)` a model returns three tensors, finest grid first: strides of 8, 16 and 32 pixels. Each is
 `(N, 3, rows, columns, 5 + classes)`: for each of the scale's three anchors and each cell the raw numbers tx, ty, tw, th,
 the logit of "an object is here", and a logit for each class. `adagp.program.tasks.yolo` turns them into boxes.
 """
@@ -87,7 +87,7 @@ class Residual(nn.Module):
 
 
 class Neck(nn.Sequential):
-    """Five convolutions, 1x1 and 3x3 by turns, that end with `channels` channels."""
+    """Five convolutions, alternately 1x1 and 3x3, that end with `channels` channels."""
 
     def __init__(self, inputs: int, channels: int) -> None:
         super().__init__(
@@ -100,7 +100,7 @@ class Neck(nn.Sequential):
 
 
 class Head(nn.Module):
-    """A 3x3 convolution and a 1x1 to the answers of one scale."""
+    """A 3x3 convolution and a 1x1 convolution to the outputs of one scale."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Head(nn.Module):
 class Answers(nn.Conv2d):
     """A convolution whose bias of "an object is here" starts at a chance of 1 in 100.
 
-    Nearly all cells are empty; starting at a half would let them rule the first epochs.
+    Nearly all cells are empty; starting at one half would let them dominate the first epochs.
     """
 
     def reset_parameters(self) -> None:

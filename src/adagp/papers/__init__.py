@@ -1,6 +1,6 @@
 """The published methods and systems, one folder each. The rest of adagp works without any of them.
 
-A paper uses the doors that are open to every plug-in: importing its folder registers its methods, and declares which of its
+A paper uses the same registries as every plug-in: importing its folder registers its methods, and declares which of its
 modules add experiments, accelerator systems, models or number formats (`adagp.core.registry.provide`). No paper imports torch
 in its `__init__`.
 """

@@ -1,4 +1,4 @@
-"""What a device of a pipeline does, one thing after the other, as printable and parsable data.
+"""The actions of each device of a pipeline, in order, as printable and parsable data.
 
     2F0     stage 2, forward of micro-batch 0
     2B0     stage 2, backward of micro-batch 0; or in two parts:
@@ -7,7 +7,7 @@
     2U1     stage 2, update by batch 1: in a GP batch predict and step, in a BP batch train the predictor and step
 
 Micro-batches are numbered through the whole program: with four per batch, batch 1 has the micro-batches 4 to 7. A **program**
-has a list of actions for each device. Who waits for whom follows from the actions (`adagp.pipe.order`). With an **error
+has a list of actions for each device. Dependencies follow from the actions (`adagp.pipe.order`). With an **error
 broadcast**, the update of a GP batch needs the error at the model's output (`AcceleratorWork.output_error`): every stage
 waits for the last one's forwards, and keeps its own inputs until then.
 """
@@ -34,7 +34,7 @@ UPDATE: Kind = "U"
 
 
 class Action(NamedTuple):
-    """One thing that a device does. `number` is the micro-batch; for an update, the batch."""
+    """One action of a device. `number` is the micro-batch; for an update, the batch."""
 
     stage: int
     kind: Kind

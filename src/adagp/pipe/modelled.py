@@ -42,7 +42,7 @@ def modelled_costs(
     the source's cost functions get for a batch. Each of `shards` copies of a stage updates its part of the weights.
     """
     if source_work(source).splits:
-        raise OptionError(f"source '{source}' splits batches: what it costs in a pipeline of devices is not modelled.")
+        raise OptionError(f"source '{source}' splits batches: its cost in a pipeline of devices is not modelled.")
     link = link or Link()
     layers = stages(workload, accelerator, samples)
     shared = source_work(source).predictor

@@ -19,7 +19,7 @@ from adagp.pipe.order import Order, Position
 
 @dataclass(frozen=True)
 class Link:
-    """What joins two devices: bytes per second in each direction, and seconds before the first of them arrives."""
+    """The link between two devices: bytes per second in each direction, and seconds before the first byte arrives."""
 
     bandwidth: float = inf
     latency: float = 0.0

@@ -42,7 +42,7 @@ def prepare_folder(out: Path, *, force: bool) -> None:
     if not (out / COMPARISON).is_file():
         return
     if not force:
-        raise RunError(f"'{out}' holds a demonstration already. Give another --out, or --force to make it again.")
+        raise RunError(f"'{out}' already holds a demonstration. Give another --out, or --force to run it again.")
     rmtree(out)
 
 
@@ -56,12 +56,12 @@ def conclusion(document: Mapping[str, Any], speedup: float | None) -> list[str]:
         f"{DEFAULT_METHOD} predicted the gradient of {share:.0%} of its batches, without a backward pass, and reached "
         f"{accuracy[DEFAULT_METHOD]}; backprop on every batch reached {accuracy[BACKPROP]}.",
         f"Leaving those batches out reached {accuracy['skip']}, and ADA-GP's predictor, the paper's method, "
-        f"{accuracy['adagp']}: what is above skip is what predictions are worth.",
+        f"{accuracy['adagp']}: the difference to skip is what the predictions are worth.",
     ]
     if speedup is not None:
         sentences.append(
             f"On the modelled accelerator (design {DESIGN}) the run of {DEFAULT_METHOD} would be {speedup:.2f} times as fast "
-            "as backprop's; what holds for larger networks is in docs/results.md."
+            "as backprop's; docs/results.md has results for larger networks."
         )
     return sentences
 

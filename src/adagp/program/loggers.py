@@ -142,7 +142,7 @@ _NOTE = record_of(
 
 
 class RunNote:
-    """A file of adagp's own in the folder of a logger: the identity of the log's run, and the last step that was written.
+    """A small file in the folder of a logger: the identity of the log's run, and the last step that was written.
 
     With it a resumed run continues its log without reading what the log holds.
     """
@@ -165,8 +165,8 @@ class RunNote:
 class WandbRun(Logger):
     """Writes an offline run into the folder `wandb`.
 
-    A run that is resumed keeps its identity, in a part of its own. What was written cannot be taken back, so steps that
-    are there already are left out: a resumed run repeats them exactly.
+    A run that is resumed keeps its identity, in a part of its own. Written steps cannot be removed, so steps that are already
+    there are left out: a resumed run repeats them exactly.
     """
 
     def __init__(self, folder: Path, done: int = 0) -> None:
@@ -196,7 +196,7 @@ class WandbRun(Logger):
 class MlflowRun(Logger):
     """Writes metrics into a file store in the folder `mlflow`, as one run, which a resumed run continues with.
 
-    What was written cannot be taken back, so steps that are there already are left out: a resumed run repeats them exactly.
+    Written steps cannot be removed, so steps that are already there are left out: a resumed run repeats them exactly.
     """
 
     def __init__(self, folder: Path, done: int = 0) -> None:

@@ -1,6 +1,6 @@
 """The models as rows of a table: their size, their sites, and the predictor they need.
 
-What was found out about our own models is kept (`adagp.core.cache`), so torch is imported only where a row is new.
+Results for built-in models are cached (`adagp.core.cache`), so torch is imported only for new rows.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a method will do with a model, and what it will take, without training: a model by its name, on the meta device."""
+"""Validates a model by its name, on the meta device: how a method will train it, and what that needs."""
 
 from collections.abc import Mapping
 from typing import Any

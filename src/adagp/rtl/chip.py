@@ -1,4 +1,4 @@
-"""The four designs as chips: which cores there are, and what joins them to each other and to the outside.
+"""The four designs as chips: their cores, and the connections between these and to the outside.
 
 baseline     one core
 low          one core, and a port to off-chip memory: the predictor's weights come and go through it

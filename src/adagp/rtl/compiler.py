@@ -314,7 +314,7 @@ def _check_options(network: SmallNetwork, phase: str, dataflow: str, predicts: b
         )
     if network.kernel > 1 and dataflow != "ws":
         raise OptionError(
-            f"dataflow '{dataflow}' cannot take neighbours of pixels by their addresses, which a kernel of 3x3 needs; "
+            f"dataflow '{dataflow}' cannot address the neighbours of a pixel, which a kernel of 3x3 needs; "
             "choose ws, or a kernel of 1."
         )
 

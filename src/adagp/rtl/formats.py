@@ -1,7 +1,7 @@
 """Number formats of the array: narrow values, wide sums, and one multiply-add, as a numpy model that is exact to the bit.
 
 Words are bit patterns in int64 arrays. A **value** is what memories hold and multipliers take; a **sum** is what adders give.
-The same operations in gates are in `gates.py` and `float_gates.py`; the tests hold the two against each other.
+The same operations in gates are in `gates.py` and `float_gates.py`; the tests compare the two.
 """
 
 from abc import ABC, abstractmethod

@@ -86,7 +86,7 @@ LIMIT = 50_000_000
 
 @dataclass(frozen=True)
 class Counts:
-    """What a run took. `cycles` are the array's, as its sequencer counts them; `span` is seen from outside: from the first word
+    """Counts of a run. `cycles` are the array's, as its sequencer counts them; `span` is seen from outside: from the first word
     that enters the array to the last that leaves it. `stalls` are cycles in which off-chip memory held the element unit."""
 
     cycles: int
@@ -100,7 +100,7 @@ class Counts:
 
 
 class SimulatedChip(ABC):
-    """A chip to load, run and look into, in the simulator that `simulator` names."""
+    """A chip to load, run and inspect, in the simulator that `simulator` names."""
 
     simulator: ClassVar[str]
 

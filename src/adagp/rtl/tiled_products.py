@@ -129,7 +129,7 @@ def plan_product(
     """
     core, number = blueprint.core, blueprint.core.single
     if not core.dma_words:
-        raise OptionError("the chip has no DMA; give it the values that one moves in a cycle (dma_words).")
+        raise OptionError("the chip has no DMA; set dma_words, the values that it moves per cycle.")
     mapping = find_mapping(dataflow, operation, *sizes)
     check_overflow(core, mapping)
     lanes = core.array.rows + core.array.columns
@@ -162,7 +162,7 @@ def _fits_banks(core: CoreSizes, mapping: Mapping, tilings: Tilings) -> NDArray[
 
 @dataclass(frozen=True)
 class DmaCounts:
-    """What a run took: cycles from start to the last word stored, values and beats over the port to memory."""
+    """Counts of a run: cycles from start to the last word stored, values and beats over the port to memory."""
 
     cycles: int
     values_read: int

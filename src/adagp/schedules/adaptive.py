@@ -1,4 +1,4 @@
-"""A schedule that measures: GP phases grow while predictions are good, shrink when they are not, and stop when they harm.
+"""An adaptive schedule: GP phases grow while predictions are good, shrink when they are not, and stop when they harm.
 
 After each BP batch it compares the predictions for that batch with the true gradients, and follows the loss:
 
@@ -6,7 +6,7 @@ After each BP batch it compares the predictions for that batch with the true gra
     neither good nor bad                 one batch shorter
     agreement bad, or the loss breaks    backprop for a while, then the shortest phase again
 
-What it decides is a function of what it has observed, so equal runs decide alike, and a resumed run goes on exactly.
+Its decisions are a function of what it has observed, so equal runs decide alike, and a resumed run continues exactly.
 """
 
 from dataclasses import asdict, dataclass, field, replace
@@ -46,10 +46,10 @@ class AdaptiveState:
 class Adaptive(Schedule):
     """GP phases of `shortest` to `longest` batches, each followed by one BP batch that is measured.
 
-    Agreement is the running mean of cosine and norm ratio: good from a cosine of `good` on, bad below `bad` or with
-    predictions over `loudest` times as large as the truth. The loss rises if its recent mean is over 1 + `slack` times its
-    longer one, and breaks at 1 + 4 `slack`. A pause of backprop lasts `longest` batches, and as many more with each pause
-    that follows without a phase growing in between.
+    Agreement is the running mean of cosine and norm ratio: good from a cosine of `good` on, bad below `bad` or with predictions
+    over `loudest` times as large as the truth. The loss rises if its recent mean is over 1 + `slack` times its longer one, and
+    breaks at 1 + 4 `slack`. A pause of backprop lasts `longest` batches; each further pause is longer by as many, until a phase
+    grows again.
     """
 
     shortest: int = 1
@@ -71,7 +71,8 @@ class Adaptive(Schedule):
             )
         if not self.bad <= self.good:
             raise OptionError(
-                f"agreement is bad below {self.bad} and good from {self.good} on; it must be the other way."
+                f"bad agreement is below {self.bad}, good agreement from {self.good} on; the first must not be "
+                "above the second."
             )
         self.memory = AdaptiveState(self.shortest, self.shortest)
 

@@ -57,8 +57,8 @@ class Layout:
         savings = self.savings()
         if saving > savings[-1]:
             raise OptionError(
-                f"the schedule wants to save {saving:.0%} of a batch's work, but without any backward pass it is "
-                f"{savings[-1]:.0%}; ask for that or less."
+                f"the schedule is to save {saving:.0%} of a batch's work, but a batch without any backward pass "
+                f"saves {savings[-1]:.0%}; choose that or less."
             )
         return next(count for count, saved in enumerate(savings) if count and saved >= saving)
 
@@ -103,10 +103,11 @@ class Report:
 
 
 class Schedule(ABC):
-    """A pure function from the step to a plan; one that `adapts` also of what it observed so far.
+    """A pure function from the step to a plan; one that `adapts` also depends on what it has observed so far.
 
-    The same step always gets the same plan, so a run can be resumed anywhere, every process of a distributed run agrees
-    without talking, and a schedule can be counted before it is run. But for those that adapt, schedules are frozen dataclasses.
+    The same step always gets the same plan, so a run can be resumed anywhere, every process of a distributed run agrees without
+    communication, and the batches of a schedule can be counted before the run. All schedules except adaptive ones are frozen
+    dataclasses.
     """
 
     adapts: bool = False

@@ -20,7 +20,7 @@ def check_ratio(predicted: int, true: int) -> None:
 
 @dataclass(frozen=True)
 class Rung:
-    """`predicted` GP batches, then `true` BP batches, over and over, for `epochs` epochs (None: to the end of the run)."""
+    """`predicted` GP batches, then `true` BP batches, repeated for `epochs` epochs (None: to the end of the run)."""
 
     predicted: int
     true: int
@@ -65,7 +65,7 @@ class Ladder(Schedule):
             raise OptionError("a ladder needs at least one rung, for example 4:1.")
         if any(rung.epochs is None for rung in self.rungs[:-1]):
             raise OptionError(
-                "only the last rung of a ladder may go on to the end; give the others their epochs (4:1x4)."
+                "only the last rung of a ladder may be open-ended; give the others a number of epochs (4:1x4)."
             )
 
     @classmethod
@@ -120,8 +120,7 @@ class EpochAlternation(Schedule):
     def __post_init__(self) -> None:
         if self.ratio.epochs is not None:
             raise OptionError(
-                "epochs alternate to the end of the run: the ratio is K:M without a number of epochs; "
-                f"got {self.ratio.text}."
+                f"epochs:K:M alternates to the end of the run, so its ratio takes no number of epochs; got {self.ratio.text}."
             )
 
     def plan(self, step: Step) -> Plan:

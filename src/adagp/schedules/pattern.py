@@ -24,7 +24,7 @@ _RATIO = re.compile(r"(\d+):(\d+)")
 
 @dataclass(frozen=True)
 class Every:
-    """Every `step`-th of things that are counted from 1, beginning with the `start`-th."""
+    """Every `step`-th item, counted from 1, beginning with the `start`-th."""
 
     step: int
     start: int
@@ -36,7 +36,7 @@ class Every:
 
 @dataclass(frozen=True)
 class Ratio:
-    """`taken` batches, then `left` batches, over and over."""
+    """`taken` batches, then `left` batches, repeated."""
 
     taken: int
     left: int
@@ -66,7 +66,7 @@ def read_sites(text: str) -> tuple[Kind | Cut | str, ...]:
     """Return the selectors in `text`, which are separated by commas. A string is a name pattern."""
     selectors = tuple(_selector(part.strip(), text) for part in text.split(","))
     if len(selectors) > 1 and any(isinstance(selector, Cut) for selector in selectors):
-        raise OptionError(f"cannot read the sites '{text}': a cut stands alone.")
+        raise OptionError(f"cannot read the sites '{text}': a cut cannot be combined with other sites.")
     return selectors
 
 
@@ -171,7 +171,7 @@ class Pattern(Schedule):
 
     Everything else is trained by backprop; with `rest="hold"` parameters that belong to no site are held on those batches.
     `first="keep"` rejects patterns that take the model's first site, where approximations cost most accuracy: the paper begins
-    with the second convolution, but for its schedule of every layer on every fourth batch. A cut takes the early sites, the
+    with the second convolution, except in its schedule of every layer on every fourth batch. A cut takes the early sites, the
     first among them, and holds all other parameters below it, so that the backward pass stops there.
     """
 
@@ -205,8 +205,8 @@ class Pattern(Schedule):
             return replace(self, chosen=chosen, frozen=layout.others_below(len(chosen)))
         if self.first == "keep" and layout.sites[0].name in taken:
             raise OptionError(
-                f"the schedule's sites '{self.sites}' take in '{chosen[0]}', the model's first site, whose gradient is "
-                "never to be replaced. Begin with the 2nd, or say first=allowed."
+                f"the schedule's sites '{self.sites}' take in '{chosen[0]}', the model's first site, whose gradient "
+                "is not replaced by default. Begin with the 2nd, or add first=allowed."
             )
         return replace(self, chosen=chosen, frozen=frozenset())
 
@@ -267,7 +267,7 @@ class Mixture(Schedule):
 
     def __post_init__(self) -> None:
         if any(pattern.stops or pattern.rest != "train" for pattern in self.patterns):
-            raise OptionError("a mixture of patterns has no cut and no rest=hold: give these alone.")
+            raise OptionError("a mixture of patterns cannot contain a cut or rest=hold: use these on their own.")
         vars(self).update(partial=True)
 
     def resolve(self, layout: Layout) -> "Mixture":
@@ -324,9 +324,7 @@ def _read_pattern(text: str, source: str) -> Pattern:
             )
         clauses[name] = value
     if "sites" not in clauses:
-        raise OptionError(
-            f"the schedule '{text}' does not say which sites: add sites=... (for example sites=every conv)."
-        )
+        raise OptionError(f"the schedule '{text}' names no sites: add sites=... (for example sites=every conv).")
     return Pattern(
         clauses["sites"],
         clauses.get("batches", "all"),

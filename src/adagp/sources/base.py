@@ -1,11 +1,11 @@
 """The contract of a gradient source.
 
-The engine calls a source in this order, and never checks which one it has::
+The engine calls every source in this order::
 
     bind(sites, norms)                  once, when a trainer is made
     prepare(shapes)                     once, where a trial forward pass was made: raise here what cannot work
     for each batch:
-        begin(context)                  what may be known before the forward pass
+        begin(context)                  what is known before the forward pass
         see_targets(targets)            those of a micro-batch, where each comes with its own, if it `needs_targets`
         enter(call)                     a forward call of the model begins, if it `needs_error`
         watch(site, inputs, output)     in every forward call of a site it serves (or learns from)
@@ -109,10 +109,10 @@ class BatchContext:
     """The facts about a batch that a source gets before its forward pass.
 
     `replaced` are the sites whose weight gradient comes from a source in this batch. `targets` are what the user gave, for
-    sources that need them. The loss is multiplied by `scale` before it is differentiated (mixed precision), so gradients
-    that a source sees during the backward pass are too. `measured` means that predictions for the sites trained by backprop
-    are requested as well, to be compared with the truth. `several` means that other processes have other samples of the
-    batch: `join` will be called.
+    sources that need them. The loss is multiplied by `scale` before it is differentiated (mixed precision), so gradients that a
+    source sees during the backward pass are too. `measured` means that predictions for the sites trained by backprop are
+    requested as well, to be compared with the truth. `several` means that other processes train on other samples of the batch:
+    `join` will be called.
     """
 
     step: Step
@@ -126,7 +126,7 @@ class BatchContext:
 class ModelCall:
     """One forward call of the model, and the loss's gradients at its outputs, as far as they are known.
 
-    There is one for each output that was looked at; None where the loss does not depend on it, or before the backward pass.
+    There is one for each watched output; None where the loss does not depend on it, or before the backward pass.
     `scale` is what the loss was multiplied by. The values of the outputs are there if `keeps_outputs`.
     """
 

@@ -16,7 +16,7 @@ from adagp.sources.pipeline import PipelineSource
 
 
 class _Effortless(Source):
-    """A source that keeps nothing and computes next to nothing."""
+    """A source that stores nothing and computes next to nothing."""
 
     def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
         """Return nothing."""

@@ -1,4 +1,4 @@
-"""What a source takes: memory, and work counted in multiply-accumulates. Known from a trial forward pass, before training."""
+"""What a source needs: memory, and work in multiply-accumulates. Derived from a trial forward pass, before training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

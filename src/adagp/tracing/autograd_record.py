@@ -1,6 +1,6 @@
-"""What autograd keeps of a model's forward pass, and which activations get several gradients.
+"""Records what autograd saves in a model's forward pass, and which activations get several gradients.
 
-Autograd says itself what it keeps: `torch.autograd.graph.saved_tensors_hooks` sees each tensor as it is saved, on the meta
+Autograd reports what it saves: `torch.autograd.graph.saved_tensors_hooks` gets each tensor as it is saved, on the meta
 device as on any other. For instance a convolution and a linear layer keep their input, a ReLU its result, GELU and SiLU their
 input, a batch norm its input and the batch's mean and deviation, a softmax its result, max pooling its input and indices, a
 product of two activations both, a sum nothing. Parameters and buffers are there anyway and do not count. A tensor is its

@@ -197,7 +197,7 @@ class _Program:
         self.values: dict[str, Any] = {}
         owned, self.inputs = _read_signature(module)
         if not self.inputs:
-            raise DataError("the program takes no tensor.")
+            raise DataError("the program has no tensor input.")
         first = self.tensor(self.inputs[0])
         self.batch = int(first.shape[0]) if first.dim() else 1
         self.sample_shape = tuple(int(size) for size in first.shape[1:])

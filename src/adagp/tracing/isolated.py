@@ -1,4 +1,4 @@
-"""Foreign models, ONNX files and torch.export programs, read in a process of their own that is limited.
+"""Untrusted ONNX files and torch.export programs, read in a separate process with resource limits.
 
 Their shapes are computed by the code of torch and ONNX, which a damaged or hostile file can crash, or keep busy for ever. The
 process hands back a workload as JSON, which is checked as any other, or the sentence of an error.

@@ -140,7 +140,7 @@ def _set_sizes(model: Any, shape: tuple[int, ...] | None) -> int:
     constants = {constant.name for constant in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constants]
     if not inputs or not inputs[0].type.tensor_type.shape.dim:
-        raise DataError("it takes no tensor.")
+        raise DataError("it has no tensor input.")
     first = inputs[0].type.tensor_type.shape.dim
     if shape is not None:
         _check_shape(first, shape)
@@ -171,7 +171,7 @@ def _open_size(input_name: str, axis: int, size: Any, symbols: dict[str, int], d
     value = symbols.get(size.dim_param, default)
     if value is None:
         name = size.dim_param or f"number {axis}"
-        raise DataError(f"size {name} of its input '{input_name}' is open; set the shape of a sample with --input.")
+        raise DataError(f"size {name} of its input '{input_name}' is dynamic; set the shape of a sample with --input.")
     if size.dim_param:
         symbols[size.dim_param] = value
     return value

@@ -79,7 +79,7 @@ def test_weights_of_another_run(tmp_path: Path) -> None:
         ({"weights": "list.pt"}, "'list.pt' holds no state_dict: a table of tensors by name, as a run's model.pt."),
         (
             {"backbone": "none", "trained": "all"},
-            "--backbone none leaves the branch alone: it takes no --backbone-weights, and only the branch is trained.",
+            "with --backbone none only the branch is left and trained: leave out --backbone-weights and --trained.",
         ),
     ],
 )

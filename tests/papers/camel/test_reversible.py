@@ -125,7 +125,9 @@ def test_layers_that_do_not_repeat_themselves_are_rejected(layer: nn.Module) -> 
     kind = type(layer).__name__
     with pytest.raises(ModelError) as raised:
         ReversibleBlock(nn.Sequential(nn.Conv2d(4, 4, 1), layer), nn.Identity())
-    message = f"layer 'first.1' ({kind}) cannot be part of a reversible block: run again, it would not give the same."
+    message = (
+        f"layer 'first.1' ({kind}) cannot be part of a reversible block: recomputing it would not give the same result."
+    )
     assert str(raised.value) == message
 
 

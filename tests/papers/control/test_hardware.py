@@ -122,7 +122,7 @@ def test_runs_are_simulated_and_pipelines_rejected() -> None:
     plans = ((BACKPROP_ALL, 2), (PLAN, 3))
     simulation = simulate(workload, ACCELERATOR, Run(40, plans, True, "control"), ("max",))
     assert simulation.outcomes["max"].cost.cycles > 0
-    message = "^source 'control' splits batches: what it costs in a pipeline of devices is not modelled.$"
+    message = "^source 'control' splits batches: its cost in a pipeline of devices is not modelled.$"
     with pytest.raises(OptionError, match=message):
         modelled_costs(workload, ACCELERATOR, 2, 4, source="control")
 

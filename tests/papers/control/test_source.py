@@ -347,7 +347,7 @@ def test_what_control_cannot_do() -> None:
     ):
         ControlSource(read_predictor("momentum", RunFacts()))
     with pytest.raises(
-        OptionError, match="^source 'control' splits whole batches: it cannot serve some sites of a batch only.$"
+        OptionError, match="^source 'control' splits whole batches: it cannot be used for only some sites of a batch.$"
     ):
         attached(small_model(), schedule="approx:1")
 

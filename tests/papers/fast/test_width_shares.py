@@ -95,7 +95,7 @@ def test_predicted_batches_in_block_floating_point() -> None:
 
 def test_single_precision_is_rejected() -> None:
     message = (
-        "the run was trained in single precision, wholly or in part, in which the design 'fast' cannot compute; replay a run "
+        "the run was trained in single precision, at least in part, which the design 'fast' does not support; replay a run "
         "that was trained with --precision bfp4, fast or the like."
     )
     for shares in (SINGLE, everywhere(BlockWidths(32, 32, 32))):

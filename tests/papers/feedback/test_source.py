@@ -553,8 +553,8 @@ def test_a_loss_at_another_output_later_begins_a_new_fit() -> None:
     with pytest.warns(adagp.errors.AdagpWarning) as caught:
         trainer.step(inputs, None, both)
     assert str(caught[0].message) == (
-        "the loss depends on output number 2 of the model now, and did not before: feedback begins to learn again. A longer "
-        "warm-up until then avoids predictions from few batches."
+        "the loss depends on output number 2 of the model now, but did not before: feedback starts to learn "
+        "again. A longer warm-up avoids predictions from few batches."
     )
     assert "gp" in phases
     for _ in range(4):
@@ -611,7 +611,7 @@ def test_memory_above_the_limit_is_warned_of_once_and_kept(monkeypatch: pytest.M
     # 4,492 / 372 = 12.1. With 4 x 4 positions: 8 x (64 + 64 + 3) + 4 x (16 + 64 + 64), and 1,996 / 372 = 5.4.
     assert str(caught[0].message) == (
         "feedback would keep 0 MB for 3 features of the error, 12.1 times as much as the weights. It averages maps to at most "
-        "4 positions an axis, and keeps 0 MB, 5.4 times as much. Fewer features leave more positions "
+        "4 positions per axis, and keeps 0 MB, 5.4 times as much. Fewer features leave more positions "
         "(features=16); memory_limit=12 allows more memory than 6 times the weights."
     )
     for batch in rest:

@@ -65,5 +65,5 @@ def test_text_form_and_errors() -> None:
         assert str(caught.value) == words
     with pytest.raises(OptionError, match=r"^unknown fabric 'mesh'\. Choose from: ring, switch, torus\.$"):
         parse_fabric("mesh", 16)
-    with pytest.raises(OptionError, match=r"^a fabric of 0 chips joins nothing; give 1 or more\.$"):
+    with pytest.raises(OptionError, match=r"^a fabric of 0 chips connects nothing; give 1 or more\.$"):
         Topology("ring", 0)

@@ -61,7 +61,9 @@ def test_chips_by_number() -> None:
     assert Parallelism(data=4).shards == 1
 
 
-FORM = "write for example data=8,tensor=2,pipeline=4, and zero=1, 2 or 3 to shard what copies hold in common"
+FORM = (
+    "write for example data=8,tensor=2,pipeline=4, and zero=1, 2 or 3 to shard optimizer state, gradients and weights"
+)
 
 
 @pytest.mark.parametrize(

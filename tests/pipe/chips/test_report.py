@@ -26,7 +26,7 @@ def test_a_run_is_its_batches() -> None:
     assert report["memory_bytes"]["total"] == chips.memory.total
     alone = chips_report(ManyChips(training("data=4", 4)), run)
     assert not {"bp", "gp", "run"} & alone.keys()
-    with pytest.raises(OptionError, match=r"^--chips models batches of one kind of gradient; this schedule mixes them"):
+    with pytest.raises(OptionError, match=r"^--chips cannot model a schedule that mixes true and predicted gradients"):
         run_batches(run_of("sites=fc1"))
 
 

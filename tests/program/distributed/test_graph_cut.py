@@ -173,7 +173,8 @@ def test_more_stages_than_blocks_are_rejected() -> None:
         (
             Recurring,
             ["second"],
-            "layer 'first' is called in the stages 0 and 1: each would see a part of its calls, and predict another gradient. "
+            "layer 'first' is called in the stages 0 and 1: each would see only part of its calls, and predict a "
+            "different gradient. "
             "Cut elsewhere (--split), or use --parallel data.",
         ),
     ],

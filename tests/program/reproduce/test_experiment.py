@@ -71,7 +71,7 @@ def test_a_damaged_result_is_named(tmp_path: Path) -> None:
     part, workspace = Part(work, "a", {"number": 4}), Workspace(tmp_path)
     run_part(part, workspace)
     workspace.result_file(part).write_text("{")
-    with pytest.raises(RunError, match=r"^cannot read '.*\.json': .* Delete the file to have it made again\.$"):
+    with pytest.raises(RunError, match=r"^cannot read '.*\.json': .* Delete the file to compute it again\.$"):
         workspace.result(part)
 
 

@@ -63,7 +63,7 @@ def test_any_result_of_the_right_shape_will_do(name: str, tmp_path: Path) -> Non
         "each part declares the shape of its result"
     )
     if name in BY_EPOCH:
-        message = r"^'.*\.json' has no figures by epoch\. Delete the file to have it made again\.$"
+        message = r"^'.*\.json' has no figures by epoch\. Delete the file to compute it again\.$"
         with pytest.raises(RunError, match=message):
             experiment.conclude("quick", Forged(tmp_path))
         return

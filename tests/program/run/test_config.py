@@ -66,7 +66,7 @@ def test_the_source_follows_the_method() -> None:
         ({"warmup_batches": -1}, "--warmup-batches is -1; it must be 0 or more."),
         (
             {"warmup": 1, "warmup_batches": 9},
-            "--warmup and --warmup-batches say the same thing twice; give one of them.",
+            "--warmup and --warmup-batches both set the warm-up; give one of them.",
         ),
         (
             {"method": "bp", "warmup_batches": 9},
@@ -399,7 +399,7 @@ def test_other_code_needs_the_users_word(option: str, name: str) -> None:
     with pytest.raises(RunError) as caught:
         check_trusted_code({option: name}, Path("run"))
     assert str(caught.value) == (
-        f"the run in 'run' wants to run code that it names itself: --{option} {name}. If you know it and trust it, give "
+        f"the run in 'run' would run code that it names itself: --{option} {name}. If you trust that code, give "
         f"--{option} {name} as well, or --trust."
     )
     check_trusted_code({option: name}, Path("run"), [name])

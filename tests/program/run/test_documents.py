@@ -41,7 +41,7 @@ RUN = Fields({"epochs": COUNT, "names": ListOf(TEXT), "seconds": TableOf(AMOUNT)
         ('{"epochs": 1, "lr": [1]}', "'lr' is [1]; it must be text, a number, true, false or null."),
         ('{"epochs": 1e400}', "it holds a number beyond 9.2e+18."),
         (f'{{"epochs": 1{"0" * 30}}}', "it holds a number beyond 9.2e+18."),
-        ('{"epochs": 1, "a": "\\ud800"}', "it holds half a character."),
+        ('{"epochs": 1, "a": "\\ud800"}', "it holds an unpaired surrogate, half of a character."),
         ("[" * 40 + "]" * 40, "it is nested more than 32 levels deep."),
         ("[" * 100_000 + "]" * 100_000, "it is nested more than 32 levels deep."),
         ("", "it is not JSON (Expecting value: line 1 column 1 (char 0))."),

@@ -292,9 +292,7 @@ def test_one_process_at_a_time(tmp_path: Path, python: Callable[..., Any]) -> No
 
     with locked(tmp_path):
         hold(tmp_path)  # it is ours
-        rejected = (
-            f"another process (process {os.getpid()}) is at work in '{tmp_path}'; wait for it, or end it first.\n"
-        )
+        rejected = f"another process (process {os.getpid()}) is using '{tmp_path}'; wait for it, or end it first.\n"
         assert attempt() == rejected
     assert attempt() == ""
     hold(tmp_path)  # the other process is over, and its lock with it

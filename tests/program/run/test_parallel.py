@@ -41,11 +41,11 @@ def test_sizes_are_those_of_the_processes() -> None:
     [
         (
             "pipeline=2,data=2",
-            "--parallel pipeline=2,data=2: each dimension may stand there once, in the order data, fsdp, pipeline.",
+            "--parallel pipeline=2,data=2: each dimension may appear once, in the order data, fsdp, pipeline.",
         ),
         (
             "data=2,data=2",
-            "--parallel data=2,data=2: each dimension may stand there once, in the order data, fsdp, pipeline.",
+            "--parallel data=2,data=2: each dimension may appear once, in the order data, fsdp, pipeline.",
         ),
         (
             "data,pipeline=2",
@@ -55,7 +55,7 @@ def test_sizes_are_those_of_the_processes() -> None:
             "data=2,fsdp=2,pipeline=2",
             "--parallel data=2,fsdp=2,pipeline=2: fsdp splits each batch, too, as data does; give one of the two.",
         ),
-        ("data=0", "--parallel data=0: a dimension has 1 process or more."),
+        ("data=0", "--parallel data=0: a dimension needs 1 process or more."),
     ],
 )
 def test_what_no_layout_can_be_is_rejected(text: str, message: str) -> None:

@@ -178,7 +178,7 @@ def test_a_model_that_answers_otherwise_is_rejected() -> None:
     with pytest.raises(ModelError) as caught:
         check_outputs(layer, 32, 2, "mine:net")
     assert str(caught.value) == (
-        "model 'mine:net' answers a batch of 2 images with Tensor; for 2 classes it must be three tensors "
+        "model 'mine:net' returns Tensor for a batch of 2 images; for 2 classes it must return three tensors "
         "of (2, 3, 4, 4, 7), (2, 3, 2, 2, 7), (2, 3, 1, 1, 7)."
     )
     with pytest.raises(ModelError, match=r"^model 'mine:net' cannot take images of 3x32x32: .+\.$"):

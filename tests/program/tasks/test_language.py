@@ -160,10 +160,10 @@ def test_models_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     assert build("bigram").get_submodule("embedding").weight.shape == (256, 256)
     with pytest.raises(
-        ModelError, match="^'users_text:cheat' looks ahead: its scores before the last token depend on it.$"
+        ModelError, match="^'users_text:cheat' is not causal: its scores before the last token depend on that token.$"
     ):
         build("cheat")
-    message = r"^'users_text:last' answers two sequences of 16 with \(2, 256\); it must give \(2, 16, 256\).$"
+    message = r"^'users_text:last' returns \(2, 256\) for two sequences of 16; it must return \(2, 16, 256\).$"
     with pytest.raises(ModelError, match=message):
         build("last")
     sys.modules.pop("users_text")

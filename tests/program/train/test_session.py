@@ -393,13 +393,13 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
         ),
         (
             {"method": "zero", "ratio": "sites=every conv"},
-            "the schedule's sites 'every conv' take in '0', the model's first site, whose gradient is never to be "
-            "replaced. Begin with the 2nd, or say first=allowed.",
+            "the schedule's sites 'every conv' take in '0', the model's first site, whose gradient is not replaced "
+            "by default. Begin with the 2nd, or add first=allowed.",
         ),
         (
             {"method": "replay", "ratio": "sites=cut 90%"},
-            "the schedule wants to save 90% of a batch's work, but without any backward pass it is 60%; "
-            "ask for that or less.",
+            "the schedule is to save 90% of a batch's work, but a batch without any backward pass saves 60%; "
+            "choose that or less.",
         ),
     ],
 )

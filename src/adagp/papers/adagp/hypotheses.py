@@ -1,4 +1,4 @@
-"""What the accelerator of ADA-GP might have been like: trials of what the paper leaves open, against what it prints.
+"""Hypotheses about ADA-GP's accelerator: candidates for what the paper leaves open, compared with its printed figures.
 
 A set of hypotheses fixes how many features the predictor has, how gradients run on the array, how wide the buffer's port is,
 and how long, in what batches and of what size the two models of Tables 2 and 3 were trained. Each set is costed for all of the

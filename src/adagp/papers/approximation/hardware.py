@@ -1,4 +1,4 @@
-"""What the weight gradient of the largest output gradients costs on an accelerator."""
+"""The cost of topk's weight gradient on an accelerator."""
 
 from adagp.hw.product import Cost
 from adagp.hw.stages import SiteWork

@@ -64,7 +64,7 @@ MODELS.add(
     ModelInfo(
         "duplex",
         IMAGES,
-        "a reversible branch of 6 blocks beside a frozen ResNet-20, as in CAMEL (Zhang et al. 2024)",
+        "a reversible branch of 6 blocks next to a frozen ResNet-20, as in CAMEL (Zhang et al. 2024)",
         source="adagp",
         builder="adagp.papers.camel.duplex:duplex",
         image=(3, 32, 32),

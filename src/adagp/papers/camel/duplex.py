@@ -141,7 +141,7 @@ class DuplexModel(nn.Module):
 
 
 class TunedModel(nn.Module):
-    """A backbone with a new last layer: the two controls. Frozen, or trained altogether."""
+    """A backbone with a new last layer, for the two controls: the backbone is frozen, or all of it is trained."""
 
     def __init__(self, backbone: nn.Module, classes: int, image: tuple[int, ...], *, frozen: bool) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ def check_options(options: DuplexOptions) -> None:
     if name == NO_BACKBONE:
         if options.trained != "branch" or options.weights is not None:
             raise OptionError(
-                "--backbone none leaves the branch alone: it takes no --backbone-weights, and only the branch is trained."
+                "with --backbone none only the branch is left and trained: leave out --backbone-weights and --trained."
             )
         return
     known = [model for model in MODELS if MODELS[model].task == IMAGES and model != "duplex"]

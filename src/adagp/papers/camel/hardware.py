@@ -9,7 +9,7 @@ integers of Horowitz scaled to 6 bits), streaming of weights that do not fit, on
 
 Embedded DRAM has cells of three transistors. Its ratios to SRAM are those of Kelle (Xia, Zhang: MICRO 2025, Table 1: 4 MB at
 65 nm, Destiny): an access takes 84.8 / 185.9 of an SRAM's energy, leakage is 154 / 415, area 3.2 / 7.3. SRAM is adagp's energy
-table. CAMEL's own energies are not in the text at hand.
+table. CAMEL's own energies were not available.
 
 How long a datum lives in memory, from its writing to its last reading, in one reversible block: forward,
 `y2 = x2 + F1(x1)`, then `y1 = x1 + F2(y2)`; results overwrite what is no longer needed. Backward, given y1, y2 and their
@@ -18,10 +18,10 @@ gradients d1, d2:
     F2 at y2 again, which gives x1 = y1 - F2(y2); its two gradients, which give g2 = d2 + v
     F1 at x1 again, which gives x2 = y2 - F1(x1); its two gradients, which give d1 + u
 
-With F and each of its two gradients taking a time t, no datum lives longer than 2 t in the forward pass and 6 t in the
-backward pass, and some do live as long (the tests simulate it event by event). That is our reading of the schedule: the
-published text at hand does not give the topology of a block. Lifetimes are of one sample, or of a micro-batch if F's time is
-that of several.
+With F and each of its two gradients taking a time t, no datum lives longer than 2 t in the forward pass and 6 t in the backward
+pass, and some do live as long (the tests simulate it event by event). That is our reading of the schedule: the text that was
+available does not give the topology of a block. Lifetimes are of one sample, or of a micro-batch if F's time is that of
+several.
 """
 
 from collections.abc import Iterable, Mapping

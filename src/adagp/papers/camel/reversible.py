@@ -37,7 +37,8 @@ class ReversibleBlock(nn.Module):
             kind = type(layer).__name__
             if "Dropout" in kind or "BatchNorm" in kind:
                 raise ModelError(
-                    f"layer '{name}' ({kind}) cannot be part of a reversible block: run again, it would not give the same."
+                    f"layer '{name}' ({kind}) cannot be part of a reversible block: recomputing it would not give "
+                    "the same result."
                 )
 
 

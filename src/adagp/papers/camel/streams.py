@@ -86,7 +86,7 @@ class Stream(ABC):
 
 
 class FloatStream(Stream):
-    """Floating point as it comes."""
+    """Plain floating point."""
 
     def enter(self, values: Tensor) -> Tensor:
         """Return the values themselves."""

@@ -1,4 +1,4 @@
-"""The published experiment: a vision transformer by backprop and with control variates, for the same cost.
+"""The published experiment: a vision transformer trained by backprop and with control variates, at equal cost.
 
 The authors' predictor is derived from the neural tangent kernel and its code is not public; the one here is `feedback`. As many
 more batches are trained with control variates as they are cheaper: (f + (1 - f) price) of a batch by backprop, with the price

@@ -1,4 +1,4 @@
-"""What control costs on an accelerator: a share of each batch by backprop, predictions for all of it."""
+"""The cost of control on an accelerator: a share of each batch by backprop, predictions for all of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What synthetic gradients cost on an accelerator: a small network for each layer, and the exact weight gradient."""
+"""The cost of synthetic gradients on an accelerator: a small network for each layer, and the exact weight gradient."""
 
 from adagp.hw.product import NOTHING, Operation
 from adagp.hw.stages import Predictions, SiteWork, on_predictor_array

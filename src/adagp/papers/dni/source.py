@@ -240,14 +240,15 @@ class SyntheticSource(LocalSource, TrainedSource):
         if not fitting:
             raise DataError(
                 f"site '{site.name}' was called with {shape[0]} samples after {first} of {targets} targets: the "
-                "labels cannot be assigned to them. Give the targets of the whole batch, and its micro-batches in their order."
+                "labels cannot be assigned to them. Give the targets of the whole batch, and its micro-batches in "
+                "the same order."
             )
         if len(fitting) == 1:
             return fitting[0]
         if site.sequence_first is None:
             raise ModelError(
-                f"site '{site.name}' has an output of the sizes {tuple(shape)}, and there are {targets} targets: it cannot be "
-                f"told which axis counts the samples. {SAY_SAMPLE_AXIS}"
+                f"site '{site.name}' has an output of the sizes {tuple(shape)}, and there are {targets} targets: "
+                f"adagp cannot tell which axis counts the samples. {SAY_SAMPLE_AXIS}"
             )
         return int(site.sequence_first)
 

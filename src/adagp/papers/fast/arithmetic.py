@@ -78,8 +78,9 @@ class BlockArithmetic(Arithmetic):
         for site in called:
             if site not in seen and site in self._site_numbers:
                 raise ModelError(
-                    f"layer '{site.name}' ({type(site.module).__name__}) does not multiply by its weight in a way that "
-                    f"precision '{self.precision.text}' knows (torch's convolutions, linear and addmm); exclude the layer, "
+                    f"layer '{site.name}' ({type(site.module).__name__}) does not multiply by its weight in a way "
+                    f"that precision '{self.precision.text}' supports (torch's convolutions, linear and addmm); "
+                    "exclude the layer, "
                     "or train in fp32."
                 )
 

@@ -223,7 +223,7 @@ def run_widths(run: Run) -> WidthShares:
         widths = None if shared is None else recorded_widths(run.recorded.epochs, *shared)
     if widths is None or any(each.weights == FLOAT_BITS for each in widths.all):
         raise OptionError(
-            "the run was trained in single precision, wholly or in part, in which the design 'fast' cannot compute; replay "
+            "the run was trained in single precision, at least in part, which the design 'fast' does not support; replay "
             "a run that was trained with --precision bfp4, fast or the like."
         )
     return widths

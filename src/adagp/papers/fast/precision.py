@@ -185,7 +185,7 @@ class ByLayer(BlockPrecision):
 class Fast(BlockPrecision):
     """FAST's adaptive precision: the threshold is `alpha - beta * time - beta * depth`, both from 0 to 1.
 
-    The paper's alpha and beta are not in the text at hand: 0.6 and 0.3 are our choice, with which the threshold starts just
+    The paper's alpha and beta were not available: 0.6 and 0.3 are adagp's choice, with which the threshold starts just
     above the r of ordinary tensors and is 0 in the last layer of the last batch.
     """
 

@@ -7,9 +7,10 @@ Each operand is converted along the index over which its product sums, from the 
     weight gradient   weight's       = gradients (over samples)        x inputs (over samples)
 
 A convolution's sum runs over channels and the kernel, its weight gradient's over samples and places. Groups lie along the
-channels at each place of the kernel, and along the samples at each place of the picture: so groups of both factors fit
-together for every kernel, stride and padding, and torch's own convolutions of the converted tensors have the wanted sums
-but for the order of additions in float. (How FAST groups convolutions is not in the text at hand; this is our choice.)
+channels at each place of the kernel, and along the samples at each place of the picture: so groups of both factors fit together
+for every kernel, stride and padding, and torch's own convolutions of the converted tensors have the wanted sums but for the
+order of additions in float. (How FAST groups convolutions is not specified in the text that was available; this is adagp's
+choice.)
 
 Sums leave the products as floats. The bias and its gradient are not products, and stay as they are.
 """

@@ -61,7 +61,7 @@ class ErrorFeatures:
         if any(len(error) != len(errors[0]) for error in errors):
             raise ModelError(
                 "the outputs that the loss depends on differ in their number of samples: "
-                f"{', '.join(str(tuple(error.shape)) for error in errors)}. Say which one counts: adagp.attach(output=...)."
+                f"{', '.join(str(tuple(error.shape)) for error in errors)}. Name the one to use: adagp.attach(output=...)."
             )
         error = _side_by_side([error.detach().float() for error in errors])
         if not self.classes:
@@ -188,8 +188,8 @@ class SampleAxes:
         if site.sequence_first is not None and int(site.sequence_first) in axes:
             return int(site.sequence_first)
         raise ModelError(
-            f"the output of site '{site.name}' has the sizes {tuple(shape)}, the model's {tuple(output)}: it cannot be told "
-            f"which axis counts the samples. {SAY_SAMPLE_AXIS}"
+            f"the output of site '{site.name}' has the sizes {tuple(shape)}, the model's {tuple(output)}: adagp "
+            f"cannot tell which axis counts the samples. {SAY_SAMPLE_AXIS}"
         )
 
     def drop(self) -> None:

@@ -104,7 +104,7 @@ def compare_methods(part: Part, workspace: Workspace) -> dict[str, Any] | None:
 
 
 class _Silent:
-    """Is told how the comparison goes, and keeps it to itself: the part has a line of its own."""
+    """Ignores the progress of the comparison: the part has a line of its own."""
 
     def say(self, text: str) -> None:
         """Say nothing."""

@@ -1,4 +1,4 @@
-"""What feedback costs on an accelerator: its gradient in a GP batch, its regression in those BP batches that update it."""
+"""The cost of feedback on an accelerator: its gradient in a GP batch, its regression in those BP batches that update it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ class FeedbackWork:
 
     With `class_features` both numbers are twice as large: the softmax of the outputs is used as well.
 
-    In a batch by backprop it may learn (`fits`), and take note of its inputs, for what predictions lack (`corrects`). Where a
+    In a batch by backprop it may learn (`fits`), and record its inputs for the bias correction (`corrects`). Where a
     run does so at all, the prediction for recent batches by backprop is subtracted from that for a GP batch (`subtracts`).
     """
 

@@ -53,8 +53,8 @@ class FeedbackSource(LocalSource, ErrorSource):
     forward pass grows with them: (features + 2) / samples of what the true weight gradient takes. With `class_features` there
     are as many again, of the softmax of the outputs.
 
-    `correction` is the EMA rate of the bias correction: the running mean of what predictions lack in BP batches, which is added
-    in GP batches.
+    `correction` is the EMA rate of the bias correction: the running mean of the true minus the predicted gradients in BP
+    batches, which is added in GP batches.
 
     The fit is updated every `learn_every` BP batches, the bias correction every `correct_every`: fewer updates are cheaper. An
     update stands for the BP batches since the last one: it forgets, or moves the mean, as much as these together would.
@@ -231,8 +231,8 @@ class FeedbackSource(LocalSource, ErrorSource):
         """Forget the fits: they are of fewer features than there are now."""
         self._fits, self._corrections, self._sides = {}, {}, {}
         warnings.warn(
-            f"the loss depends on output number {output + 1} of the model now, and did not before: feedback begins to learn "
-            "again. A longer warm-up until then avoids predictions from few batches.",
+            f"the loss depends on output number {output + 1} of the model now, but did not before: feedback starts "
+            "to learn again. A longer warm-up avoids predictions from few batches.",
             AdagpWarning,
             stacklevel=2,
         )
@@ -263,7 +263,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         full, reduced = kept_bytes(maps, features), kept_bytes(maps, features, side)
         warnings.warn(
             f"feedback would keep {full / 1e6:.0f} MB for {features} features of the error, {full / weights:.1f} times as much "
-            f"as the weights. It averages maps to at most {side} positions an axis, and keeps {reduced / 1e6:.0f} MB, "
+            f"as the weights. It averages maps to at most {side} positions per axis, and keeps {reduced / 1e6:.0f} MB, "
             f"{reduced / weights:.1f} times as much. Fewer features leave more positions (features=16); "
             f"memory_limit={2 * self.memory_limit:g} allows more memory than {self.memory_limit:g} times the weights.",
             AdagpWarning,

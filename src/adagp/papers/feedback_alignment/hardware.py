@@ -1,4 +1,4 @@
-"""What direct feedback alignment costs on an accelerator: a product of the output's error with a random matrix for each layer.
+"""The cost of direct feedback alignment on an accelerator: a product of the output's error with a random matrix for each layer.
 
 The matrix is read from off-chip memory like a weight. Derivatives of activations are left out.
 """

@@ -257,7 +257,7 @@ class DropBack(WeightUpdateHook):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         if (state["estimate"] is None) != (self._estimate is None):
-            raise ValueError("the threshold was found in another way before")
+            raise ValueError("the checkpoint was written with the other --keep-threshold")
         self._steps = int(state["steps"])
         if self._estimate is not None:
             self._estimate.value = float(state["estimate"])

@@ -1,4 +1,4 @@
-"""What re-mapping's predictor costs on an accelerator: four convolutions of 64 channels for each output channel of a layer."""
+"""The cost of re-mapping's predictor on an accelerator: four convolutions of 64 channels for each output channel of a layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -144,7 +144,7 @@ class ProgramSource(RemappedSource):
 
     Its GP phase still calls `loss.backward()`: all parameters get their true gradients, and only weights of the model's direct
     children get a prediction added (of VGG and MobileNet none, as these are inside containers). The predictor does not learn
-    there. Four such epochs come first, then one that teaches the predictor and three more that do not, over and over. The
+    there. Four such epochs come first, then one that trains the predictor and three more that do not, repeatedly. The
     predictor sees the outputs of linear layers as one picture of the whole batch, not averaged over it.
     """
 

@@ -45,7 +45,7 @@ class Topology:
         if self.kind not in FABRICS:
             raise unknown_name("fabric", self.kind, list(FABRICS))
         if self.chips < 1:
-            raise OptionError(f"a fabric of {self.chips} chips joins nothing; give 1 or more.")
+            raise OptionError(f"a fabric of {self.chips} chips connects nothing; give 1 or more.")
         if self.sides is not None and self.kind != "torus":
             raise OptionError(f"a {self.kind} has no sides; leave out '{self.sides[0]}x{self.sides[1]}'.")
         if self.sides is not None and self.sides[0] * self.sides[1] != self.chips:

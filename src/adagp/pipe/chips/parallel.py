@@ -1,10 +1,10 @@
 """How a model and its batches are split over chips: data, tensor and pipeline parallelism, and ZeRO's sharding.
 
 Chips are numbered with the tensor group innermost, then the copies (data), then the stages: those that exchange most are
-neighbours. `data` counts copies of the model, each with a share of every batch. `zero` shards what copies would hold in common:
-1 the optimizer's state, 2 the gradients, too, 3 the weights, too (FSDP). With weights and gradients of 2 bytes and 12 bytes of
-state (a weight, momentum and variance in 32 bits), N copies take 4 + 12 / N, 2 + 14 / N and 16 / N bytes for each weight
-(ZeRO, Rajbhandari et al. 2020).
+neighbours. `data` counts copies of the model, each with a share of every batch. `zero` shards what the copies would otherwise
+duplicate: 1 the optimizer's state, 2 also the gradients, 3 also the weights (FSDP). With weights and gradients of 2 bytes and
+12 bytes of state (a weight, momentum and variance in 32 bits), N copies take 4 + 12 / N, 2 + 14 / N and 16 / N bytes for each
+weight (ZeRO, Rajbhandari et al. 2020).
 
 Tensor parallelism is Megatron's (Shoeybi et al. 2019). In each pair of linear layers, the first is split by its outputs
 (columns) and the second by its inputs (rows); so is attention: the projections to queries, keys and values by heads, and the
@@ -22,7 +22,9 @@ from adagp.hw import Accelerator
 from adagp.hw.workload import ArrayLayer, Attention, Elementwise, Layer, Linear, Saved, Workload
 from adagp.pipe.chips.collectives import Groups
 
-_FORM = "write for example data=8,tensor=2,pipeline=4, and zero=1, 2 or 3 to shard what copies hold in common"
+_FORM = (
+    "write for example data=8,tensor=2,pipeline=4, and zero=1, 2 or 3 to shard optimizer state, gradients and weights"
+)
 ZERO_STAGES = 3
 
 
@@ -287,7 +289,7 @@ STATE_BITS = 32
 
 @dataclass(frozen=True)
 class ChipMemory:
-    """Bytes of the chip that has most."""
+    """Bytes on the fullest chip."""
 
     weights: float
     gradients: float

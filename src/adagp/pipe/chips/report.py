@@ -57,7 +57,7 @@ def run_batches(run: Run) -> tuple[int, int]:
     counts = {Phase.BP: 0, Phase.GP: 0}
     for plan, count in run.counts:
         if plan.by_site:
-            raise OptionError("--chips models batches of one kind of gradient; this schedule mixes them by layer.")
+            raise OptionError("--chips cannot model a schedule that mixes true and predicted gradients within a batch.")
         counts[Phase.BP if plan.default == BACKPROP else Phase.GP] += count
     return counts[Phase.BP], counts[Phase.GP]
 

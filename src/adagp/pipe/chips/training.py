@@ -1,4 +1,4 @@
-"""A training step on many chips: what it takes, term by term, under backprop and under predicted gradients.
+"""The time of a training step on many chips, term by term, under backprop and under predicted gradients.
 
 Each chip has its part of the model (`parallel.py`), costed on the accelerator for a micro-batch. The passes of micro-batches
 follow a pipeline's program. What else a batch exchanges precedes the update of each stage, so stages that are done earlier
@@ -55,7 +55,10 @@ TERM_NAMES["source"] = "exchange: method"
 
 @dataclass(frozen=True)
 class ChipTraining:
-    """What is trained on which chips. `source` produces the gradients of GP batches; `variant` is what its costs depend on."""
+    """The model, the chips, and how the model is split over them.
+
+    `source` produces the gradients of GP batches; its costs depend on `variant`.
+    """
 
     workload: Workload
     accelerator: Accelerator

@@ -1,4 +1,4 @@
-"""What a comparison found, in one sentence for each regime. The input is the content of its report.json."""
+"""The result of a comparison in one sentence for each regime. The input is the content of its report.json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""All that comparisons have measured, as points in the plane of quality and price: which side of the break-even is each on?
+"""All results of comparisons as points in the plane of quality and price: which side of the break-even is each on?
 
 A point is a method with its batch size on a network and a platform. Its quality is the worth of a GP batch, for the
 step-limited regime, and the squared correlation of single samples' gradients (rho^2), for the noise-limited one (`theory.py`).

@@ -147,7 +147,7 @@ class Checkpoints:
         digests = read_document(folder / DIGESTS, TableOf(TEXT), MOST_DIGESTS)
         names = sorted(digests)
         if any(os.sep in name for name in names) or CONTENTS not in names:
-            raise RunError(f"'{folder / DIGESTS}' is not of a checkpoint.")
+            raise RunError(f"'{folder / DIGESTS}' does not belong to a checkpoint.")
         checked = names[self._world.rank :: self._world.size]
         damaged = [name for name in checked if not (folder / name).is_file() or _digest(folder / name) != digests[name]]
         for name in chain.from_iterable(self._world.gather(damaged)):
@@ -372,7 +372,7 @@ class CarefulReader(FileSystemReader):
 
     def _check(self, metadata: Any) -> None:
         if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
-            raise pickle.UnpicklingError("its metadata have another form")
+            raise pickle.UnpicklingError("its metadata has an unexpected form")
         for stored in metadata.storage_data.values():
             if stored.relative_path not in self._files or stored.transform_descriptors:
                 raise pickle.UnpicklingError(f"it names a file that is not part of it: {stored.relative_path}")

@@ -59,7 +59,7 @@ def _traced_graph(model: nn.Module, sample: tuple[Tensor, ...], names: Sequence[
     except (RuntimeError, AssertionError) as error:
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise ModelError(
-            f"{type(model).__name__} cannot be cut at {', '.join(names)}: torch's tracer does not get through it ({reason})."
+            f"{type(model).__name__} cannot be cut at {', '.join(names)}: torch's tracer fails on it ({reason})."
         ) from error
 
 
@@ -145,8 +145,8 @@ def _check_sites(survey: Survey, modules: Sequence[nn.Module]) -> None:
         ]
         if len(users) > 1:
             raise ModelError(
-                f"layer '{site.name}' is called in the stages {' and '.join(map(str, users))}: each would see a part of its "
-                "calls, and predict another gradient. Cut elsewhere (--split), or use --parallel data."
+                f"layer '{site.name}' is called in the stages {' and '.join(map(str, users))}: each would see only "
+                "part of its calls, and predict a different gradient. Cut elsewhere (--split), or use --parallel data."
             )
 
 

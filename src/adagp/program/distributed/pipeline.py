@@ -110,7 +110,7 @@ class PipelineLoop(ParallelLoop):
             plans.append(self.trainer.schedule.plan(Step(epoch, batch)))
             if plans[-1].frozen or plans[-1].hold_rest != predicts(plans[-1]):
                 raise OptionError(
-                    "a pipeline has a whole backward pass in a batch or none; this schedule has one that stops half-way."
+                    "a pipeline runs the whole backward pass of a batch or none; in this schedule it stops half-way."
                 )
             if not predicts(plans[-1]):
                 break

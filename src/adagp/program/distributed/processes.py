@@ -71,7 +71,8 @@ class World:
             dist.init_process_group(backend_for(device), store=store, rank=rank, world_size=size, timeout=limit)
         except dist.DistError as error:
             raise RunError(
-                f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has not met the others in {timeout:g} seconds "
+                f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} could not connect to the others within "
+                f"{timeout:g} seconds "
                 f"(--timeout): {str(error).splitlines()[0]}"
             ) from None
         return cls(store, timeout, lasting)
@@ -245,8 +246,9 @@ class World:
                 first, holder = seen.setdefault(name, (digest, rank))
                 if first != digest:
                     raise RunError(
-                        f"the copies of {name} in the processes {holder} and {rank} differ {when}. The run is stopped; "
-                        "its last checkpoint is from before. A device or a source of randomness is not the same for all."
+                        f"the copies of {name} in the processes {holder} and {rank} differ {when}. The run is "
+                        "stopped; its last checkpoint is from before that. A device or a source of randomness "
+                        "differs between processes."
                     )
 
 

@@ -33,7 +33,7 @@ from adagp.sources.pipeline import ErrorSource, PipelineSource
 
 @dataclass
 class BatchSums:
-    """One process's part of a batch's metrics: of the mean loss, the right answers and all answers; and the seconds."""
+    """One process's part of a batch's metrics: of the mean loss, the correct and all predictions; and the seconds."""
 
     loss: float = 0.0
     right: float = 0.0

@@ -81,9 +81,7 @@ def read_epochs(part: Part, workspace: Workspace) -> dict[str, Any]:
     """Return the result of a finished run, which must have its figures by epoch: earlier versions did not keep them."""
     result = workspace.result(part)
     if "by_epoch" not in result:
-        raise RunError(
-            f"'{workspace.result_file(part)}' has no figures by epoch. Delete the file to have it made again."
-        )
+        raise RunError(f"'{workspace.result_file(part)}' has no figures by epoch. Delete the file to compute it again.")
     return result
 
 
@@ -185,7 +183,7 @@ def _figure(workspace: Workspace, part: Part, name: str) -> float:
     result = workspace.result(part)
     if name not in result:
         raise RunError(
-            f"cannot read '{workspace.result_file(part)}': '{name}' is missing. Delete the file to have it made again."
+            f"cannot read '{workspace.result_file(part)}': '{name}' is missing. Delete the file to compute it again."
         )
     return nan if result[name] is None else float(result[name])
 

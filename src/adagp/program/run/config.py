@@ -326,7 +326,7 @@ class TrainConfig(RunSettings):
         complete = {name: option.default for name, option in own.items()} | dict(self.own_options)
         object.__setattr__(self, "own_options", complete)
         if self.warmup is not None and self.warmup_batches is not None:
-            raise OptionError("--warmup and --warmup-batches say the same thing twice; give one of them.")
+            raise OptionError("--warmup and --warmup-batches both set the warm-up; give one of them.")
         parse_precision(self.precision)
         # How many epochs `batches` are is known with the data; certainly no more than there are batches.
         self._read_schedule(max(self.epochs, self.batches or 0))
@@ -452,8 +452,8 @@ def check_trusted_code(
         code += [(option, str(config[option])) for option in CODE if _is_code(option, config.get(option), named)]
         for option, name in code:
             raise RunError(
-                f"the run in '{path}' wants to run code that it names itself: --{option} {name}. If you know it and trust "
-                f"it, give --{option} {name} as well, or {TRUST}."
+                f"the run in '{path}' would run code that it names itself: --{option} {name}. If you trust that "
+                f"code, give --{option} {name} as well, or {TRUST}."
             )
     for name in plugins:
         load_plugin(name)
@@ -478,9 +478,9 @@ def check_same_run(before: Any, now: Mapping[str, Mapping[str, Any]], path: Path
     if not isinstance(before, Mapping):
         return
     words = {
-        "options": "was begun with other options than its config.json has now: {}. Put them back, or start a new run "
+        "options": "was started with other options than its config.json has now: {}. Restore them, or start a new run "
         "with --out.",
-        "data": "was begun with other data: {}. Put them back, or start a new run with --out.",
+        "data": "was started with other data: {}. Restore it, or start a new run with --out.",
     }
     for kind, sentence in words.items():
         old = before.get(kind)

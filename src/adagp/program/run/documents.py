@@ -115,7 +115,7 @@ def read_result(path: Path, shape: Shape) -> Any:
     try:
         return read_document(path, shape, MOST_RESULT)
     except RunError as error:
-        raise RunError(f"{error} Delete the file to have it made again.") from None
+        raise RunError(f"{error} Delete the file to compute it again.") from None
 
 
 def read_text(path: Path, most: int) -> str:
@@ -206,7 +206,7 @@ def _check_characters(content: Any) -> None:
             try:
                 value.encode("utf-8", "surrogateescape")  # names of files may hold any bytes
             except UnicodeEncodeError:
-                raise RunError("it holds half a character.") from None
+                raise RunError("it holds an unpaired surrogate, half of a character.") from None
 
 
 def _parts(value: Any) -> Iterable[Any]:

@@ -7,8 +7,8 @@ checkpoint.pt     all that is needed to continue exactly; replaced during the ru
 checkpoints/      the same of a run in several processes, each of which writes its part
 model.pt          the trained weights alone: a plain state_dict
 summary.json      the result, written last
-.progress.json    how far it is, while it goes
-scalars.csv       figures during the run, and the folders tensorboard/, wandb/ and mlflow/, for the loggers that are wanted
+.progress.json    its progress, while it runs
+scalars.csv       figures during the run, and the folders tensorboard/, wandb/ and mlflow/, for the requested loggers
 
 
 A folder becomes a run in one step. Its configuration is first written as `.starting.json`; then the files of a run that
@@ -396,7 +396,7 @@ def hold(folder: Path) -> bool:
     except BlockingIOError:
         owner = _owner(file)
         os.close(file)
-        raise RunError(f"another process{owner} is at work in '{folder}'; wait for it, or end it first.") from None
+        raise RunError(f"another process{owner} is using '{folder}'; wait for it, or end it first.") from None
     except OSError:  # a file system that has no locks
         os.close(file)
         return False

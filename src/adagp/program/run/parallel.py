@@ -29,7 +29,7 @@ _PART = re.compile(r"([a-z]+)(?::([^=,]+))?(?:=([0-9]{1,6}))?")
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension: its kind, its processes (None: all there are), and for a pipeline the schedule's name."""
+    """One dimension: its kind, its number of processes (None: all available), and for a pipeline the schedule's name."""
 
     kind: str
     size: int | None = None
@@ -82,7 +82,7 @@ def parse_parallel(text: str) -> ParallelLayout:
     dimensions = tuple(_dimension(text, part) for part in text.split(","))
     kinds = [dimension.kind for dimension in dimensions]
     if sorted(set(kinds), key=KINDS.index) != kinds:
-        raise OptionError(f"--parallel {text}: each dimension may stand there once, in the order {', '.join(KINDS)}.")
+        raise OptionError(f"--parallel {text}: each dimension may appear once, in the order {', '.join(KINDS)}.")
     if len(dimensions) > 1 and any(dimension.size is None for dimension in dimensions):
         raise OptionError(f"--parallel {text}: give the processes of each dimension, for example data=2,pipeline=4.")
     if FSDP in kinds and DATA in kinds:
@@ -112,7 +112,7 @@ def _dimension(text: str, part: str) -> Dimension:
     if not is_known:
         raise unknown_name("parallel", text, _forms())
     if size is not None and int(size) < 1:
-        raise OptionError(f"--parallel {text}: a dimension has 1 process or more.")
+        raise OptionError(f"--parallel {text}: a dimension needs 1 process or more.")
     return Dimension(kind, None if size is None else int(size), schedule)
 
 

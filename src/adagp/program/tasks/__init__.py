@@ -1,1 +1,1 @@
-"""What is to be learned: batches, a loss, and how good a model is at it."""
+"""Tasks: batches to learn from, a loss, and metrics."""

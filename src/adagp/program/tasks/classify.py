@@ -18,7 +18,7 @@ from adagp.program.tasks.base import Task, facts_of_parts
 
 
 class Classification(Task):
-    """Learn to name what an image shows."""
+    """Learn to predict the class of an image."""
 
     def __init__(self, config: TrainConfig, data_dir: Path | None = None, download: bool = False) -> None:
         self.config = config

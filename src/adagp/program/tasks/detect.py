@@ -27,7 +27,7 @@ STRIDES = (8, 16, 32)
 class Detection(Task):
     """Learn to find objects, their boxes and their classes.
 
-    Accuracy is the share of objects whose class is named rightly by the slot that answers for them (ADA-GP's class
+    Accuracy is the share of objects whose class is predicted correctly by the slot responsible for them (ADA-GP's class
     accuracy); difficult objects are left out.
     """
 
@@ -147,6 +147,6 @@ def check_outputs(model: nn.Module, size: int, classes: int, name: str) -> None:
     shapes: Any = [tuple(getattr(tensor, "shape", ())) for tensor in output] if several else type(output).__name__
     if shapes != expected:
         raise ModelError(
-            f"model '{name}' answers a batch of 2 images with {shapes}; for {classes} classes it must be three tensors "
+            f"model '{name}' returns {shapes} for a batch of 2 images; for {classes} classes it must return three tensors "
             f"of {', '.join(map(str, expected))}."
         )

@@ -1,1 +1,1 @@
-"""Training under plans: the engine for one batch, and all that goes around it."""
+"""The training program: a run from its configuration to a trained model, around the engine for single batches."""

@@ -337,8 +337,8 @@ class Loop:
         earlier = [row for row in rows if row["epoch"] < epoch]
         if [row["epoch"] for row in earlier] != list(range(epoch)):
             raise RunError(
-                f"'{self.folder.path / 'metrics.jsonl'}' has not one line for each of the {epoch} epochs before the "
-                "checkpoint: the run is damaged."
+                f"'{self.folder.path / 'metrics.jsonl'}' does not have one line for each of the {epoch} epochs "
+                f"before the checkpoint: the run is damaged."
             )
         for row in earlier:
             self._check_row(row)
