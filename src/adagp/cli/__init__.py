@@ -217,19 +217,21 @@ def check_streams() -> None:
 @contextmanager
 def plain_warnings() -> Iterator[None]:
     """Print adagp's own warnings as sentences, without the line of code that gives them."""
-    usual = warnings.formatwarning
+    default_format = warnings.formatwarning
 
     def plain(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
     ) -> str:
-        own = issubclass(category, AdagpWarning)
-        return f"warning: {message}\n" if own else usual(message, category, filename, lineno, line)
+        is_adagp_warning = issubclass(category, AdagpWarning)
+        return (
+            f"warning: {message}\n" if is_adagp_warning else default_format(message, category, filename, lineno, line)
+        )
 
     warnings.formatwarning = plain
     try:
         yield
     finally:
-        warnings.formatwarning = usual
+        warnings.formatwarning = default_format
 
 
 @contextmanager

@@ -87,10 +87,10 @@ HelpAll = Annotated[
 @contextmanager
 def usual_options_only(command: str | None, context: Any, parameters: list[Any]) -> Iterator[None]:
     """Hide all but the usual options of a command while its short help is written."""
-    usual = USUAL.get(command or "")
+    usual_options = USUAL.get(command or "")
     hidden = []
-    if usual is not None and not context.meta.get(WHOLE):
-        shown = {*usual, "help", "help_all"}
+    if usual_options is not None and not context.meta.get(WHOLE):
+        shown = {*usual_options, "help", "help_all"}
         hidden = [one for one in parameters if one.name not in shown and not getattr(one, "hidden", True)]
     for parameter in hidden:
         parameter.hidden = True

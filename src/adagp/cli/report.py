@@ -48,7 +48,7 @@ def _serve(runs: Sequence[Path], port: int | None) -> None:
     from adagp.program.report.live import PORT, LiveReport, LiveServer
 
     ends = (signal.SIGINT, signal.SIGTERM)  # a shell that starts it in the background lets it ignore Ctrl-C
-    before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
+    previous_handlers = {number: signal.signal(number, signal.default_int_handler) for number in ends}
     try:
         with LiveServer(LiveReport(runs), PORT if port is None else port) as server:
             typer.echo(f"Open {server.address} in a browser on this machine; Ctrl-C ends it.")
@@ -56,5 +56,5 @@ def _serve(runs: Sequence[Path], port: int | None) -> None:
     except KeyboardInterrupt:
         typer.echo("Stopped watching.", err=True)
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -155,9 +155,9 @@ def _resume(
 
 def check_unchanged(saved: TrainConfig, overrides: dict[str, Any], path: Path) -> None:
     """Check that a run is resumed with the options that it was started with."""
-    before = saved.as_dict()
+    previous = saved.as_dict()
     changed = [
-        f"{name} (was {before.get(name)}, now {new})" for name, new in overrides.items() if before.get(name) != new
+        f"{name} (was {previous.get(name)}, now {new})" for name, new in overrides.items() if previous.get(name) != new
     ]
     if changed:
         raise RunError(

@@ -52,7 +52,7 @@ def validate(
     from adagp.program.model_validation import validate_model
 
     with busy(f"tracing {model}…"):
-        found = validate_model(
+        validation = validate_model(
             model,
             method,
             overrides,
@@ -62,6 +62,6 @@ def validate(
             classes=classes,
             width=width,
         )
-    typer.echo("\n".join(escaped(line) for line in str(found).splitlines()))
-    if found.problems:
+    typer.echo("\n".join(escaped(line) for line in str(validation).splitlines()))
+    if validation.problems:
         raise typer.Exit(HAS_PROBLEMS)

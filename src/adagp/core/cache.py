@@ -134,8 +134,8 @@ def _keep(path: Path, text: str) -> None:
 
 def _make_room(folder: Path) -> None:
     """Delete the oldest entries where there are too many; what a process that died has left half done is among them."""
-    own = (entry for entry in os.scandir(folder) if OURS.fullmatch(entry.name) and entry.is_file())
-    entries = sorted((entry.stat().st_mtime, entry.path) for entry in own)
+    cached = (entry for entry in os.scandir(folder) if OURS.fullmatch(entry.name) and entry.is_file())
+    entries = sorted((entry.stat().st_mtime, entry.path) for entry in cached)
     for _, path in entries[: max(0, len(entries) - MOST_ENTRIES + 1)]:
         with suppress(OSError):
             os.unlink(path)

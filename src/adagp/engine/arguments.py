@@ -189,16 +189,16 @@ def _described(value: object) -> str:
 
 def _checked(method: Method, options: Mapping[str, Any]) -> MethodChoice:
     """Return the choice; raise on options that the method does not have, or values that it does not allow."""
-    known = {option.name: option for option in method.options}
+    options_by_name = {option.name: option for option in method.options}
     for name, value in options.items():
-        if name not in known:
+        if name not in options_by_name:
             raise (
-                unknown_name(f"option of method '{method.name}'", name, known)
-                if known
+                unknown_name(f"option of method '{method.name}'", name, options_by_name)
+                if options_by_name
                 else OptionError(f"method '{method.name}' has no options; got '{name}'.")
             )
-        known[name].check_type(value, method.name)
-        known[name].check(value, name)
+        options_by_name[name].check_type(value, method.name)
+        options_by_name[name].check(value, name)
     return MethodChoice(method, options)
 
 

@@ -104,15 +104,15 @@ class AttachOptions(TypedDict, total=False):
 
 def _accepting_former_keywords(current: Callable[Parameters, Trainer]) -> Callable[Parameters, Trainer]:
     """Let `attach` take the keywords of earlier versions as well; type checkers see the present ones alone."""
-    known = inspect.signature(current).parameters
+    parameters = inspect.signature(current).parameters
 
     @wraps(current)
     def attach_either_way(*arguments: Any, **keywords: Any) -> Trainer:
-        if keywords.keys() <= known.keys():
+        if keywords.keys() <= parameters.keys():
             return current(*arguments, **keywords)
         bound = inspect.signature(current).bind_partial(*arguments).arguments
         keywords = {**bound, **keywords}
-        former = take_former_keywords(keywords, known)
+        former = take_former_keywords(keywords, parameters)
         for note in former.notes:
             warnings.warn(note, DeprecationWarning, stacklevel=2)
         choice = read_method(

@@ -67,9 +67,9 @@ class TrainingSetup:
 
     def outside_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that the optimizers have and the model has not: of a loss, for instance."""
-        own = {id(parameter) for parameter in self.model.parameters()}
+        model_parameters = {id(parameter) for parameter in self.model.parameters()}
         groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
-        return [parameter for group in groups for parameter in group["params"] if id(parameter) not in own]
+        return [parameter for group in groups for parameter in group["params"] if id(parameter) not in model_parameters]
 
     def drop_gradients(self) -> None:
         """Set all gradients to None."""

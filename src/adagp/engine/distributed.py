@@ -103,13 +103,13 @@ class Processes:
         if whole_backward:
             yield
             return
-        before = [wrapped.require_backward_grad_sync for wrapped in self._wrapped]
+        previous = [wrapped.require_backward_grad_sync for wrapped in self._wrapped]
         try:
             for wrapped in self._wrapped:
                 wrapped.require_backward_grad_sync = False
             yield
         finally:
-            for wrapped, value in zip(self._wrapped, before, strict=True):
+            for wrapped, value in zip(self._wrapped, previous, strict=True):
                 wrapped.require_backward_grad_sync = value
 
     def join(self, exchanges: Iterable[Rounds]) -> None:

@@ -220,10 +220,10 @@ class OutputErrors:
 
     def hand_over(self) -> None:
         """Pass the known errors to the sources; raise if the loss gave none."""
-        known = [call for call in self._calls if call.known]
-        if not known:
+        calls = [call for call in self._calls if call.known]
+        if not calls:
             raise missing_error(next(iter(self._wanting)))
-        for call in known:
+        for call in calls:
             for source in self._wanting.values():
                 source.observe_error(call)
         self._calls = [call for call in self._calls if not call.known]
@@ -466,10 +466,11 @@ class ModelHooks:
         if error_leaves is None:
             # A tensor of its own: hooks on it run before those of a last layer whose output this is; and no view, of which a
             # change in index would be one of the layer's output as well.
-            own = tensor.clone() if tensor.requires_grad else tensor
+            output = tensor.clone() if tensor.requires_grad else tensor
             if self._listeners.error_weights is not None:
-                weigh_gradient(own, self._listeners.error_weights)  # before the next hook, which then gets the product
-            return on_gradient(own, lambda error: call.receive(index, error))
+                # before the next hook, which then gets the product
+                weigh_gradient(output, self._listeners.error_weights)
+            return on_gradient(output, lambda error: call.receive(index, error))
         if tensor.requires_grad:  # the inputs do
             leaf = tensor.view_as(tensor)
             error_leaves.append((call, index, leaf))

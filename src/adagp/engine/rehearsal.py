@@ -159,8 +159,8 @@ def _copied(group: dict[str, Any]) -> dict[str, Any]:
 
 def saved_module(module: nn.Module) -> Callable[[], None]:
     """Return a function that gives a module its present weights, buffers, modes and `requires_grad` again, in place."""
-    own = (*module.parameters(), *module.buffers())
-    tensors = [(tensor, tensor.detach().clone(), tensor.requires_grad) for tensor in own]
+    parameters_and_buffers = (*module.parameters(), *module.buffers())
+    tensors = [(tensor, tensor.detach().clone(), tensor.requires_grad) for tensor in parameters_and_buffers]
     modes = [(part, part.training) for part in module.modules()]
 
     @torch.no_grad()

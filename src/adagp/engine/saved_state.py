@@ -75,16 +75,16 @@ def check_state(
                 f"{length.batches_per_epoch} batches. Give attach the length that the saved run had."
             )
         return
-    before = RunLength(**saved)
-    if before.batches_per_epoch != length.batches_per_epoch:
+    saved_length = RunLength(**saved)
+    if saved_length.batches_per_epoch != length.batches_per_epoch:
         raise UsageError(
-            f"the state is that of a run of {before}; this one has {length}, which has no such position. "
+            f"the state is that of a run of {saved_length}; this one has {length}, which has no such position. "
             "Give attach the length that the saved run had."
         )
-    if before != length:
+    if saved_length != length:
         warnings.warn(
-            f"the state is that of a run of {before}; this one has {length}. Training continues at the same batch, with the "
-            "schedule of the new length.",
+            f"the state is that of a run of {saved_length}; this one has {length}. Training continues at the same batch, "
+            "with the schedule of the new length.",
             AdagpWarning,
             stacklevel=4,
         )

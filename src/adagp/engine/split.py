@@ -65,11 +65,11 @@ class TruePart(Batch):
 
     def _predict(self, sites: Sequence[Site]) -> list[list[Tensor | None]]:
         predictions = super()._predict(sites)
-        own: Sequence[Tensor | None] = predictions[self._work.learners.index(self._source)]
+        gradients: Sequence[Tensor | None] = predictions[self._work.learners.index(self._source)]
         processes = self._setup.processes
         if processes.several and not self._source.joins:
-            own = processes.average([site.weight for site in sites], own)
-        self.predictions = {site: one for site, one in zip(sites, own, strict=True) if one is not None}
+            gradients = processes.average([site.weight for site in sites], gradients)
+        self.predictions = {site: one for site, one in zip(sites, gradients, strict=True) if one is not None}
         return predictions
 
 

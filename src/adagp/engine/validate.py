@@ -250,14 +250,14 @@ def _tried(
 def _problems(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], optimized: Sequence[nn.Parameter], surveyed: Survey
 ) -> list[str]:
-    own = {id(parameter) for parameter in model.parameters()}
+    model_parameters = {id(parameter) for parameter in model.parameters()}
     problems = [
         f"{type(optimizer).__name__} calls a closure several times per step, each with a loss and a backward pass; "
         "a GP batch has neither. Use an optimizer whose step() needs no closure."
         for optimizer in optimizers
         if _needs_closure(optimizer)
     ]
-    if optimized and not any(id(parameter) in own for parameter in optimized):
+    if optimized and not any(id(parameter) in model_parameters for parameter in optimized):
         problems.append(
             f"none of the optimizer's {len(optimized)} parameters belongs to the model: it is the optimizer of another model, "
             "or the model was copied or converted after the optimizer was made."
@@ -272,8 +272,8 @@ def _problems(
 
 
 def _notes(model: nn.Module, optimized: Sequence[nn.Parameter], surveyed: Survey) -> list[str]:
-    own = {id(parameter) for parameter in model.parameters()}
-    foreign = sum(id(parameter) not in own for parameter in optimized)
+    model_parameters = {id(parameter) for parameter in model.parameters()}
+    foreign = sum(id(parameter) not in model_parameters for parameter in optimized)
     unknown = sorted(
         {other.reason.removeprefix("no rule for layer type ") for other in surveyed.rest if "no rule" in other.reason}
     )

@@ -46,8 +46,8 @@ class Axis:
     @property
     def help(self) -> str:
         """The line of help of its option."""
-        own = SETTINGS[self.name].help if self.name in SETTINGS else ""
-        return " ".join(text for text in (own, self.about) if text)
+        setting_help = SETTINGS[self.name].help if self.name in SETTINGS else ""
+        return " ".join(text for text in (setting_help, self.about) if text)
 
     @property
     def flag(self) -> str:

@@ -136,17 +136,17 @@ class EnergyModel:
         """Return the joules of `cost`."""
         technology = self.technology
         buffer = technology.buffer_access or sram(technology, self.buffer_kilobytes)
-        own = sram(technology, self.predictor_kilobytes)
+        predictor_memory = sram(technology, self.predictor_kilobytes)
         dram = technology.dram_access or find(technology, "dram", technology.dram, technology.node)
         has_pins = technology.dram_io and technology.dram_access is None
         pins = find(technology, "dram-io", technology.dram) if has_pins else None
         off_chip = dram.joules(cost.dram_reads, cost.dram_writes)
         if pins is not None:
             off_chip += pins.joules(cost.dram_reads, cost.dram_writes)
-        leakage = buffer.leakage + (own.leakage if self.predictor_kilobytes else 0.0)
+        leakage = buffer.leakage + (predictor_memory.leakage if self.predictor_kilobytes else 0.0)
         return self._pe_energy(cost) + Energy(
             buffer=buffer.joules(cost.buffer_reads, cost.buffer_writes),
-            predictor_memory=own.joules(cost.own_reads, cost.own_writes),
+            predictor_memory=predictor_memory.joules(cost.own_reads, cost.own_writes),
             dram=off_chip,
             leakage=leakage * 1e-3 * cost.cycles / self.clock_hz,
         )

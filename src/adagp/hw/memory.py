@@ -119,12 +119,12 @@ class StepMemory:
         work = source_work(source)
         fixed = sum(size for name, size in self.fixed.items() if name != "gradients")
         keeps, cycle, held = work.weight_gradient != "none", 0, 0
-        found = []
+        moments = []
         for unit in self.units:
             held += unit.site_inputs if keeps else 0
-            found.append(Moment(cycle, unit.name, fixed, held, unit.working))
+            moments.append(Moment(cycle, unit.name, fixed, held, unit.working))
             cycle += unit.forward
-        return [*found, Moment(cycle, "", fixed, held, 0), Moment(cycle, "", fixed, 0, 0)]
+        return [*moments, Moment(cycle, "", fixed, held, 0), Moment(cycle, "", fixed, 0, 0)]
 
     def by_operation(self) -> dict[str, int]:
         """Return the kept bytes of a micro-batch by the operation that keeps them, the most first."""
@@ -283,7 +283,7 @@ def _unit(
     """Return a block, or a layer that belongs to none, with the passes through its layers and the tensors that they keep."""
     bits, gradient_bits = accelerator.width("activations"), accelerator.width("gradients")
     sizes = [tensor.bytes(samples, bits) for tensor in kept]
-    layers = [own.stage.layer for own in passes]
+    layers = [unit_passes.stage.layer for unit_passes in passes]
     working = max(
         samples * (bits * layer.output_words + gradient_bits * (layer.input_words + layer.output_words)) // 8
         for layer in layers
@@ -294,8 +294,8 @@ def _unit(
         sizes[0] if sizes else 0,
         sum(size for size, tensor in zip(sizes, kept, strict=True) if tensor.of_site),
         working,
-        sum(own.forward.cycles for own in passes),
-        sum(own.backward.cycles for own in passes),
+        sum(unit_passes.forward.cycles for unit_passes in passes),
+        sum(unit_passes.backward.cycles for unit_passes in passes),
         block is not None,
     )
 

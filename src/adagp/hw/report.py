@@ -113,9 +113,9 @@ def failure_signatures(simulation: Simulation) -> list[str]:
 
 def _where_they_are(designs: Sequence[str]) -> str:
     """Return where the designs have the predictor's weights that do not fit the global buffer."""
-    own = [name for name in designs if DESIGNS[name].predictor_memory]
-    streaming = [name for name in designs if name not in own]
-    places = ((streaming, "they are read from DRAM for each layer"), (own, "a memory of that size is added"))
+    with_memory = [name for name in designs if DESIGNS[name].predictor_memory]
+    streaming = [name for name in designs if name not in with_memory]
+    places = ((streaming, "they are read from DRAM for each layer"), (with_memory, "a memory of that size is added"))
     return "; ".join(f"with {' and '.join(names)} {what}" for names, what in places if names)
 
 

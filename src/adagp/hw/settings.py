@@ -196,6 +196,6 @@ def accelerator_field(setting: str) -> str:
 def with_settings(accelerator: Accelerator, settings: Mapping[str, Any]) -> Accelerator:
     """Return `accelerator` with `settings` by the names of their options, as a user writes them."""
     values = {_SETS[name].field: _SETS[name].read(value) for name, value in settings.items()}
-    own = {name: value for name, value in values.items() if "." not in name}
+    direct = {name: value for name, value in values.items() if "." not in name}
     technology = {name.partition(".")[2]: value for name, value in values.items() if "." in name}
-    return replace(accelerator, **own, technology=replace(accelerator.technology, **technology))
+    return replace(accelerator, **direct, technology=replace(accelerator.technology, **technology))

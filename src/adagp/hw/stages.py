@@ -341,13 +341,13 @@ def with_sharded_updates(chain: Sequence[Stage], accelerator: Accelerator, shard
     small_buffer = replace(accelerator, buffer_kilobytes=1.0)
 
     def sharded(stage: Stage) -> Stage:
-        held = with_fewer_outputs(replace(stage.layer, name=""), shards)
+        shard = with_fewer_outputs(replace(stage.layer, name=""), shards)
         return replace(
             stage,
             update=_scaled(stage.update, 1, shards),
             read_back=_scaled(stage.read_back, 1, shards),
             table_update=_scaled(stage.table_update, 1, shards),
-            predictions=None if stage.predictions is None else shared_predictor(held, small_buffer),
+            predictions=None if stage.predictions is None else shared_predictor(shard, small_buffer),
             shards=shards,
         )
 

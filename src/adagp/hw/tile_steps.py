@@ -39,10 +39,10 @@ def visits(product: Product, tiling: Tiling) -> Iterator[TileVisit]:
     sizes = dict(zip(INDICES, (product.rows, product.depth, product.columns), strict=True))
     tile = dict(zip(INDICES, tiling.tile, strict=True))
     loops = [range(0, sizes[index], tile[index]) for index in tiling.order]
-    starts = [dict(zip(tiling.order, place, strict=True)) for place in nest(*loops)]
-    before: dict[str, int] | None = None
+    starts = [dict(zip(tiling.order, indices, strict=True)) for indices in nest(*loops)]
+    previous: dict[str, int] | None = None
     for number, here in enumerate(starts):
-        new = {name for name in AXES if before is None or _place(name, here) != _place(name, before)}
+        new = {name for name in AXES if previous is None or _place(name, here) != _place(name, previous)}
         behind = starts[number + 1] if number + 1 < len(starts) else None
         yield TileVisit(
             {index: min(tile[index], sizes[index] - here[index]) for index in INDICES},
@@ -52,7 +52,7 @@ def visits(product: Product, tiling: Tiling) -> Iterator[TileVisit]:
             leaves=behind is None or _place(result, behind) != _place(result, here),
             whole=here[summed] + tile[summed] >= sizes[summed],
         )
-        before = here
+        previous = here
 
 
 def _place(name: str, start: dict[str, int]) -> tuple[int, ...]:

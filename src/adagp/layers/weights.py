@@ -160,8 +160,8 @@ def sharded_like(tensor: Tensor, weight: Tensor) -> Tensor:
     if is_sharded(tensor):
         return tensor
     part = shard_of(weight)
-    own = tensor.narrow(part.axis, part.rows.start, part.rows.stop - part.rows.start)
-    return from_shard(own.to(local(weight).device).contiguous(), weight)
+    rows = tensor.narrow(part.axis, part.rows.start, part.rows.stop - part.rows.start)
+    return from_shard(rows.to(local(weight).device).contiguous(), weight)
 
 
 @torch.no_grad()

@@ -133,19 +133,19 @@ def _build_registered(
     import torch
 
     builder = import_function(info.builder)
-    own = info.keywords(options)
+    model_options = info.keywords(options)
     if info.task == IMAGES:
         if info.ready:
-            ready: nn.Module = builder(name=info.name, classes=classes, image=image, width=width, **own)
+            ready: nn.Module = builder(name=info.name, classes=classes, image=image, width=width, **model_options)
             return ready
         with torch.device("meta"):
-            network: nn.Module = builder(name=info.name, classes=classes, image=image, width=width, **own)
+            network: nn.Module = builder(name=info.name, classes=classes, image=image, width=width, **model_options)
         if torch.get_default_device().type != "meta":
             size = sum(parameter.numel() * parameter.element_size() for parameter in network.parameters())
             check_memory(size, f"model '{info.name}' with {classes:,} classes and width {width:g}", ModelError)
         return materialise(network)
     outputs = {"vocabulary" if info.task == LANGUAGE else "classes": classes}
-    model: nn.Module = builder(**outputs, width=width, **own)
+    model: nn.Module = builder(**outputs, width=width, **model_options)
     return model
 
 

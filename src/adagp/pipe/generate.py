@@ -304,8 +304,8 @@ class _ListScheduler:
             return stored < 2 * self.devices and (stage == 0 or self._over(stage - 1, FORWARD, number))
         if kind == WEIGHT_GRADIENT:
             return self._over(stage, INPUT_GRADIENT, number)
-        own = self._over(stage, FORWARD, number)
-        return own and (stage == self.last or self._over(stage + 1, INPUT_GRADIENT, number))
+        forward_done = self._over(stage, FORWARD, number)
+        return forward_done and (stage == self.last or self._over(stage + 1, INPUT_GRADIENT, number))
 
     def _over(self, stage: int, kind: Kind, number: int) -> bool:
         return self.ends.get(Action(stage, kind, number), self.now + 1) <= self.now

@@ -98,9 +98,9 @@ def _vocabulary(name: str) -> int:
 def _usual_image(name: str, info: "DatasetInfo") -> tuple[int, ...] | None:
     image = info.shape or None
     if image is not None and info.size_varies and name in MODELS:
-        usual = MODELS[name].image
-        if usual is not None and usual[1] > image[1]:
-            return usual
+        default_image = MODELS[name].image
+        if default_image is not None and default_image[1] > image[1]:
+            return default_image
     return image
 
 
@@ -277,6 +277,6 @@ def sample_shape(
         return parse_shape(input_, any_sizes=model is not None and _takes_any_sizes(model))
     if input_ is not None:
         raise OptionError("--input and --image-size or --channels both set the shape; give one or the other.")
-    usual = dataset_info(dataset).shape or (3, 32, 32)
-    side = image_size or usual[1]
-    return (channels or usual[0], side, side)
+    default_shape = dataset_info(dataset).shape or (3, 32, 32)
+    side = image_size or default_shape[1]
+    return (channels or default_shape[0], side, side)

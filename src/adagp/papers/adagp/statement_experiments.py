@@ -215,13 +215,13 @@ def conclude_figure_14(budget: str, workspace: Workspace) -> Conclusion:
         blueprint = make_blueprint(
             design, parse_array("12x15"), find_format("int16"), predictor_array=parse_array("8x10")
         )
-        own = blueprint.predictor
+        predictor = blueprint.predictor
         rows.append(
             {
                 "design": design,
                 "arrays": len(blueprint.cores),
                 "elements": sum(core.array.rows * core.array.columns for core in blueprint.cores),
-                "predictor_memories": int(own is not None or blueprint.core.predictor_words > 0),
+                "predictor_memories": int(predictor is not None or blueprint.core.predictor_words > 0),
                 "memory_kilobits": blueprint.memory_bits / 1024,
             }
         )

@@ -135,8 +135,8 @@ class BranchChip:
         passes = {name: PassCost() for name in ("forward", "input_gradient", "weight_gradient")}
         for layer in layers:
             cycles = product_cycles(layer, self.cells, samples)
-            own = again if function_of(layer) else self._refreshes(2 * cycles / CLOCK_HZ * 1e6, options)
-            product = self._product(layer, samples, streamed, own) * (batch / samples)
+            refreshes = again if function_of(layer) else self._refreshes(2 * cycles / CLOCK_HZ * 1e6, options)
+            product = self._product(layer, samples, streamed, refreshes) * (batch / samples)
             passes["forward"] += product
             if layer.trainable:
                 passes["weight_gradient"] += product

@@ -220,5 +220,6 @@ def _products(
     parameters = list(module.parameters())
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     gradients = torch.autograd.grad(result, [*inputs, *trainable], gradient, allow_unused=True, materialize_grads=True)
-    own = iter(gradients[len(inputs) :])
-    return [next(own) if parameter.requires_grad else None for parameter in parameters], list(gradients[: len(inputs)])
+    parameter_gradients = iter(gradients[len(inputs) :])
+    by_parameter = [next(parameter_gradients) if parameter.requires_grad else None for parameter in parameters]
+    return by_parameter, list(gradients[: len(inputs)])

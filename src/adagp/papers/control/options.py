@@ -43,17 +43,18 @@ def parse_predictor(text: str) -> tuple[Method, dict[str, Any]]:
     method = find_method(name)
     if method.builds is None or method.name == "control":
         raise OptionError(f"predictor is '{text}'; method '{name}' predicts nothing that control could use.")
-    known = {option.name: option for option in method.options}
+    options_by_name = {option.name: option for option in method.options}
     options: dict[str, Any] = {}
     for pair in filter(None, rest.split(",")):
         option, equals, value = pair.partition("=")
         option = option.strip().replace("-", "_")
-        if not equals or option not in known:
+        if not equals or option not in options_by_name:
             raise OptionError(
-                f"predictor is '{text}'; '{pair}' is not an option=value of method '{name}', which has: {', '.join(known)}."
+                f"predictor is '{text}'; '{pair}' is not an option=value of method '{name}', which has: "
+                f"{', '.join(options_by_name)}."
             )
-        options[option] = _read(text, value, known[option].kind)
-        known[option].check(options[option])
+        options[option] = _read(text, value, options_by_name[option].kind)
+        options_by_name[option].check(options[option])
     return method, options
 
 

@@ -279,13 +279,17 @@ class GradientCovariances:
         for site, prediction in predicted.items():
             if site not in true:
                 continue
-            now = whole(true[site]), whole(prediction).clone()
+            current = whole(true[site]), whole(prediction).clone()
             if site.index in self._previous:
-                truth, guess = (new - old for new, old in zip(now, self._previous[site.index], strict=True))
-                products = [(one * other).sum(dtype=torch.float64) for one, other in _pairs(truth, guess)]
+                true_change, predicted_change = (
+                    new - old for new, old in zip(current, self._previous[site.index], strict=True)
+                )
+                products = [
+                    (one * other).sum(dtype=torch.float64) for one, other in _pairs(true_change, predicted_change)
+                ]
                 self._moments[site.index] *= self.decay
                 self._moments[site.index] += (1 - self.decay) * torch.stack(products)
-            self._previous[site.index] = now
+            self._previous[site.index] = current
 
     def factors(self) -> list[float]:
         """Return Cov(T, P) / Var(P) of each site, from 0 to 1; 0 where nothing was measured."""

@@ -75,14 +75,14 @@ def read_comparison(options: Mapping[str, Any], workspace: Workspace) -> "Compar
     from adagp.program.compare.methods import read_candidates
 
     runs = {key: value for key, value in options.items() if key not in (*_OWN, *_TUNING, "experiment", READS_DATA)}
-    own = {"large_batch": 0} | {key: options[key] for key in _OWN if key in options and key != "methods"}
+    comparison_options = {"large_batch": 0} | {key: options[key] for key in _OWN if key in options and key != "methods"}
     return Comparison(
         read_candidates(options["methods"]),
         options={**runs, **({} if workspace.device == "cpu" else {"device": workspace.device})},
         settings={},
         tuning=Tuning({"lr": tuple(options.get("rates", RATES))}, options.get("tune_batches")),
         data_dir=None if workspace.data_dir is None else str(workspace.data_dir),
-        **own,
+        **comparison_options,
     )
 
 
@@ -150,15 +150,15 @@ def _rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _ahead(report: Mapping[str, Any], regime: str, methods: Sequence[str]) -> tuple[bool | None, str]:
     """Return whether the best of `methods` is above backprop by intervals that do not overlap, and a text with the figures."""
-    own = report["regimes"][regime]["methods"]
+    results = report["regimes"][regime]["methods"]
     gains = ", ".join(
-        f"{name} {_accuracy(own[name])} after {own[name]['batches']:.0f} batches" for name in ("bp", *methods)
+        f"{name} {_accuracy(results[name])} after {results[name]['batches']:.0f} batches" for name in ("bp", *methods)
     )
-    plain, best = own["bp"], max((own[name] for name in methods), key=lambda record: record["accuracy_mean"])
+    plain, best = results["bp"], max((results[name] for name in methods), key=lambda record: record["accuracy_mean"])
     if plain["accuracy_high"] is None or best["accuracy_low"] is None:
         return None, gains
     ahead = ", ".join(
-        f"{name} {_points(own[name], 'mean')} ({_points(own[name], 'low')} to {_points(own[name], 'high')})"
+        f"{name} {_points(results[name], 'mean')} ({_points(results[name], 'low')} to {_points(results[name], 'high')})"
         for name in methods
     )
     text = f"{gains}; points ahead of bp, seed by seed: {ahead}; {report['seeds']} seeds"

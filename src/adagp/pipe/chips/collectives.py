@@ -42,7 +42,7 @@ def rounds(operation: str, algorithm: str, size: int) -> list[CommunicationRound
     if size == 1:
         return []
     if algorithm == "ring":
-        ring = tuple((place, (place + 1) % size) for place in range(size))
+        ring = tuple((position, (position + 1) % size) for position in range(size))
         return [CommunicationRound(ring, 1 / size, (size - 1) * (2 if operation == ALL_REDUCE else 1))]
     if operation == ALL_REDUCE:
         up = list(_binomial(size))
@@ -50,7 +50,8 @@ def rounds(operation: str, algorithm: str, size: int) -> list[CommunicationRound
         return [CommunicationRound(pairs, 1.0) for pairs in (*up, *down)]
     doubling = [
         CommunicationRound(
-            tuple((place, (place - distance) % size) for place in range(size)), min(distance, size - distance) / size
+            tuple((position, (position - distance) % size) for position in range(size)),
+            min(distance, size - distance) / size,
         )
         for distance in _distances(size)
     ]
@@ -67,7 +68,7 @@ def _distances(size: int) -> Iterator[int]:
 def _binomial(size: int) -> Iterator[tuple[Pair, ...]]:
     """Yield the messages of each round of a sum at place 0."""
     for distance in _distances(size):
-        yield tuple((place + distance, place) for place in range(0, size - distance, 2 * distance))
+        yield tuple((position + distance, position) for position in range(0, size - distance, 2 * distance))
 
 
 @dataclass(frozen=True)

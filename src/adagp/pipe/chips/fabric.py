@@ -91,11 +91,11 @@ def _around(start: int, end: int, size: int) -> Iterator[int]:
     """Yield the places of a ring of `size` from `start` to `end`, the shorter way."""
     ahead = (end - start) % size
     step = 1 if ahead <= size - ahead else -1
-    place = start
-    yield place
-    while place != end:
-        place = (place + step) % size
-        yield place
+    position = start
+    yield position
+    while position != end:
+        position = (position + step) % size
+        yield position
 
 
 def _ring(topology: Topology, sender: int, receiver: int) -> Iterator[Wire]:

@@ -387,11 +387,11 @@ class ManyChips:
         """The bytes of the chip that has most: with the activations that it keeps at most for the backward pass."""
         parallel = self.parallel
         kept = self.timeline((Phase.BP,), SUPPLIED).peak_bytes
-        held = dict.fromkeys(range(parallel.pipeline), 0)
+        weights = dict.fromkeys(range(parallel.pipeline), 0)
         program = self.program([Phase.BP])
         for device, row in enumerate(program.devices):
-            held[device] = sum(self.parts[stage].weights for stage in {action.stage for action in row})
-        chips = [weight_memory(held[device], self.accelerator, parallel.data, parallel.zero) for device in held]
+            weights[device] = sum(self.parts[stage].weights for stage in {action.stage for action in row})
+        chips = [weight_memory(weights[device], self.accelerator, parallel.data, parallel.zero) for device in weights]
         return max(
             (replace(chip, activations=kept[device]) for device, chip in enumerate(chips)), key=lambda chip: chip.total
         )

@@ -122,12 +122,12 @@ class Comparison:
 
     def batch_sizes(self, candidate: Candidate) -> list[int]:
         """Return the batch sizes that a method's batches may have before it is tuned: those tried, and its own."""
-        own = self.config(candidate, 0, tuned={}).batch_size
+        untuned = self.config(candidate, 0, tuned={}).batch_size
         if self.tuning is None or BATCH_SIZE not in self.tuning.options:
-            return [own]
+            return [untuned]
         tried = [int(size) for size in self.tuning.options[BATCH_SIZE]]
         # The tuning runs' budget is the cost of backprop with the common batch size, tried or not.
-        return sorted({*tried, own}) if candidate == self.reference else sorted(tried)
+        return sorted({*tried, untuned}) if candidate == self.reference else sorted(tried)
 
     @property
     def data_folder(self) -> Path | None:

@@ -103,13 +103,13 @@ class _Timer:
     def time(self, step: Step) -> Costs:
         """Train one batch as if it were at `step`; return its seconds and those of its data."""
         trainer = self.session.trainer
-        before = time.perf_counter()
+        started = time.perf_counter()
         inputs, targets = (to_device(part, self.session.device) for part in next(self._batches))
         start = time.perf_counter()
         trainer.move_to(step)
         result = trainer.step(inputs, targets, self.task.loss)
         end = time.perf_counter()
-        return {"gp" if result.phase is Phase.GP else "bp": end - start, "data": start - before}
+        return {"gp" if result.phase is Phase.GP else "bp": end - start, "data": start - started}
 
 
 def endless_batches(task: Task) -> Iterator[tuple[Any, Any]]:
@@ -341,13 +341,13 @@ def modelled_costs(work: ComparisonWork, regime: str) -> Record:
     methods: dict[str, Record] = {}
     for candidate in comparison.candidates:
         config, cost, share = comparison.config(candidate, 0), costs[candidate.name], shares[candidate.name]
-        own = replace(config, batches=affordable_batches(work, candidate, config, budget, cost))
+        affordable = replace(config, batches=affordable_batches(work, candidate, config, budget, cost))
         methods[candidate.name] = {
             "batch_size": config.batch_size,
-            "batches": own.batches,
-            "kinds": [asdict(kind) for kind in model.batch_costs(own, share)],
-            "costs": {BATCHES: cost(config), regime: cost(own)},
-            **model.details(own, share),
+            "batches": affordable.batches,
+            "kinds": [asdict(kind) for kind in model.batch_costs(affordable, share)],
+            "costs": {BATCHES: cost(config), regime: cost(affordable)},
+            **model.details(affordable, share),
         }
     return {"platform": model.text, "unit": "cycles", "budget": budget, "methods": methods}
 

@@ -208,8 +208,8 @@ def regime_record(
     """Return `{"methods": {name: statistics}}` of one regime; methods without a finished run are left out."""
     methods: dict[str, Record] = {}
     for candidate in comparison.candidates:
-        own = [run for run in runs if run["name"] == candidate.name]
-        record = method_record(candidate, own, costs.get(candidate.name, {}), target, metric)
+        method_runs = [run for run in runs if run["name"] == candidate.name]
+        record = method_record(candidate, method_runs, costs.get(candidate.name, {}), target, metric)
         if record is not None:
             methods[candidate.name] = record
             methods[candidate.name] |= gap_record(candidate, comparison.candidates, runs, metric)

@@ -226,8 +226,8 @@ def _relative_costs(platform: Record, plain: Record, unit: float) -> list[str]:
     parts = []
     for name, method in platform["methods"].items():
         if method is not plain:
-            own = unit * method["batch_size"] / size if size else unit
-            parts.append(f"{name} {', '.join(_kind(kind, own) for kind in method['kinds'])}")
+            batch_unit = unit * method["batch_size"] / size if size else unit
+            parts.append(f"{name} {', '.join(_kind(kind, batch_unit) for kind in method['kinds'])}")
     return parts
 
 

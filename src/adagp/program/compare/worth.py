@@ -159,15 +159,15 @@ def find_worth(
 
     `scale` is the method's batch size relative to that of backprop's curve.
     """
-    own = _signed(values, metric)
-    result = mean(own.values())
+    signed = _signed(values, metric)
+    result = mean(signed.values())
 
     def worth(value: float) -> float | None:
         batches = curve.batches_for(value)
         return None if batches is None else (batches / scale - backprop) / predicted
 
     plain = curve.seeds_at(result)
-    ahead = [own[seed] - plain[seed] for seed in own.keys() & plain.keys()]
+    ahead = [signed[seed] - plain[seed] for seed in signed.keys() & plain.keys()]
     ends: tuple[float | None, float | None] = None, None
     if len(ahead) > 1:
         reach = student_t(len(ahead) - 1) * _error(ahead)

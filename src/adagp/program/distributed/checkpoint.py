@@ -110,9 +110,9 @@ class Checkpoints:
             raise _reason(error) from None
         names = [name.name for name in folder.glob(f"__{self._world.rank}_*")]
         names += [CONTENTS] if self._world.rank == 0 else []
-        own = {name: _digest(folder / name) for name in names}
+        digests = {name: _digest(folder / name) for name in names}
         all_digests: list[dict[str, str]] = [{}] * self._world.size
-        dist.all_gather_object(all_digests, own, group=self._group)
+        dist.all_gather_object(all_digests, digests, group=self._group)
         problem: list[BaseException | None] = [None]
         if self._world.rank == 0:
             try:
@@ -290,10 +290,10 @@ def put_together(rest: Any, named: dict[str, Tensor]) -> Any:
 
 def in_memory(tensor: Tensor) -> Tensor:
     """Return a copy of a tensor, or of this process's shard of a DTensor, in CPU memory."""
-    own = tensor.detach()
-    if own.device.type != "cpu":
-        return own.cpu()
-    return own.clone() if isinstance(own, DTensor) else own.clone(memory_format=torch.contiguous_format)
+    detached = tensor.detach()
+    if detached.device.type != "cpu":
+        return detached.cpu()
+    return detached.clone() if isinstance(detached, DTensor) else detached.clone(memory_format=torch.contiguous_format)
 
 
 def memory_orders(rest: Any) -> dict[str, list[int]]:

@@ -104,17 +104,17 @@ class DataLoop(ParallelLoop):
 
     def _weigh(self, targets: Any) -> Callable[[], Any]:
         """Begin to sum the items of the loss over the processes; return a function for the weight of this process's loss."""
-        own = self.task.weight(targets)
-        if own is None:
+        items = self.task.weight(targets)
+        if items is None:
             return lambda: 1.0
-        total = torch.tensor(float(own), device=self.device)
+        total = torch.tensor(float(items), device=self.device)
         self.world.count("weights", total.element_size())
         reduction = dist.all_reduce(total, async_op=True)
 
         def weight() -> Tensor:
             with self.world.waiting():
                 reduction.wait()
-            return max(1, own) * self.world.size / total.clamp(min=1)
+            return max(1, items) * self.world.size / total.clamp(min=1)
 
         return weight
 

@@ -107,10 +107,10 @@ class ErrorBroadcast:
             self._exchange(batch)
         numbers = range(batch * self._micro_batches, (batch + 1) * self._micro_batches)
         for stage in stages:
-            own = [number for number in numbers if (stage, number) in self._calls]
-            features = torch.cat([self._features[number] for number in own])
-            complete = len(own) == len(numbers) and self._placement.replicas == 1
-            by_site = zip(*(self._calls.pop((stage, number)) for number in own), strict=True)
+            local_numbers = [number for number in numbers if (stage, number) in self._calls]
+            features = torch.cat([self._features[number] for number in local_numbers])
+            complete = len(local_numbers) == len(numbers) and self._placement.replicas == 1
+            by_site = zip(*(self._calls.pop((stage, number)) for number in local_numbers), strict=True)
             calls = [_joined(calls, len(self._like)) for calls in by_site]
             self.source.catch_up(features, calls, None if complete else self._whole[batch])
 

@@ -45,8 +45,8 @@ def cut_traced(model: nn.Module, survey: Survey, sample: tuple[Tensor, ...], nam
     for module, (relay, inputs, outputs) in zip(modules, _relays(graph, modules), strict=True):
         named = ((part, sites.get(_CALL.sub("", path))) for path, part in module.named_modules())
         stand_ins = tuple((part, site) for part, site in named if site is not None)
-        own = {site.index: site for _, site in stand_ins}
-        to_memory_order = tuple(own[index] for index in sorted(own))
+        by_index = {site.index: site for _, site in stand_ins}
+        to_memory_order = tuple(by_index[index] for index in sorted(by_index))
         stages.append(ModelStage(SentStage(relay), to_memory_order, inputs, outputs, stand_ins))
     return stages
 

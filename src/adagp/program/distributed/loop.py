@@ -70,9 +70,9 @@ class ParallelLoop(Loop):
     def save(self) -> None:
         """Copy the state; every process writes its part in the background."""
         state = self.state_dict()
-        own = {name: state.pop(name) for name in self.OWN}
+        process_state = {name: state.pop(name) for name in self.OWN}
         common, local = self.split_state(state)
-        self.checkpoints.save(common, own | local)
+        self.checkpoints.save(common, process_state | local)
         self._saved = time.perf_counter()
 
     def settle(self) -> None:

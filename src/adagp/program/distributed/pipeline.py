@@ -56,8 +56,12 @@ class PipelineLoop(ParallelLoop):
     def _release_others(self) -> None:
         """Free the weights of other processes' stages; the first process needs them if it has no other whole model."""
         if self.world.rank > 0 or self.cut.whole is not None:
-            own = {id(parameter) for stage in self.placement.local for parameter in self.stages[stage].parameters}
-            others = [parameter for parameter in self.trainer.model.parameters() if id(parameter) not in own]
+            stage_parameters = {
+                id(parameter) for stage in self.placement.local for parameter in self.stages[stage].parameters
+            }
+            others = [
+                parameter for parameter in self.trainer.model.parameters() if id(parameter) not in stage_parameters
+            ]
             release(others)
             for parameter in others:
                 self.trainer.optimizer.state.pop(parameter, None)
@@ -66,12 +70,12 @@ class PipelineLoop(ParallelLoop):
         self._release_others()
         batches = self.task.batches(epoch, self.trainer.at.batch)
         while True:
-            before = time.perf_counter()
+            started = time.perf_counter()
             plans = self._window(epoch)
             samples = [to_device(self._with_fixed_shape(batch), self.device) for batch in islice(batches, len(plans))]
             if not samples:
                 return
-            self.meter.add_seconds("data", time.perf_counter() - before)
+            self.meter.add_seconds("data", time.perf_counter() - started)
             # A window has at most one BP batch, its last: sources draw random numbers for that step.
             step = Step(epoch, self.trainer.at.batch + len(plans) - 1)
             last = BatchContext(step, measured=not predicts(plans[-1]) and self.trainer.quality.due())
@@ -133,8 +137,12 @@ class PipelineLoop(ParallelLoop):
     # State that is distributed over the processes, and collected in the first one.
 
     def _names(self) -> set[str]:
-        own = {id(tensor) for stage in self.placement.local for tensor in self.stages[stage].tensors}
-        return {name for name, tensor in self.trainer.model.state_dict(keep_vars=True).items() if id(tensor) in own}
+        stage_tensors = {id(tensor) for stage in self.placement.local for tensor in self.stages[stage].tensors}
+        return {
+            name
+            for name, tensor in self.trainer.model.state_dict(keep_vars=True).items()
+            if id(tensor) in stage_tensors
+        }
 
     def split_state(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the first process's state, but for weights and optimizer state, which each process writes for its stages."""
@@ -310,8 +318,11 @@ def joined(states: Sequence[Any]) -> Any:
 
 def sharded_state(state: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
     """Return a loop's state with weights, and their optimizer states, sharded like those of `model`."""
-    own = model.state_dict()
-    weights = {name: sharded_like(value, own[name]) if name in own else value for name, value in state["model"].items()}
+    model_state = model.state_dict()
+    weights = {
+        name: sharded_like(value, model_state[name]) if name in model_state else value
+        for name, value in state["model"].items()
+    }
     parameters = list(model.parameters())
     moments = {index: _like(values, parameters[index]) for index, values in state["optimizer"]["state"].items()}
     return {**state, "model": weights, "optimizer": state["optimizer"] | {"state": moments}}

@@ -175,9 +175,9 @@ def cut(model: nn.Module, survey: Survey, sample: Tensor, parts: int) -> list[Mo
     stages = []
     for chosen in partition(work, parts):
         low, high = units[chosen[0]][0], units[chosen[-1]][1]
-        own = tuple(site for site in survey.sites if low <= owner[site.module] < high)
+        stage_sites = tuple(site for site in survey.sites if low <= owner[site.module] < high)
         module = SentStage(nn.Sequential(*modules[low:high]))
-        stages.append(ModelStage(module, own, (meta_tensor(shapes[low]),), (meta_tensor(shapes[high]),)))
+        stages.append(ModelStage(module, stage_sites, (meta_tensor(shapes[low]),), (meta_tensor(shapes[high]),)))
     return stages
 
 
@@ -216,10 +216,10 @@ def _owners(stage: ModelStage, model: nn.Module) -> list[nn.Module]:
     used, inside = {id(parameter) for parameter in stage.module.parameters()}, set(stage.module.modules())
     views: list[nn.Module] = []
     for path, owner in model.named_modules():
-        own = [id(parameter) for parameter in owner._parameters.values() if parameter is not None]
-        if owner in inside or used.isdisjoint(own):
+        parameters = [id(parameter) for parameter in owner._parameters.values() if parameter is not None]
+        if owner in inside or used.isdisjoint(parameters):
             continue
-        if not used.issuperset(own):
+        if not used.issuperset(parameters):
             raise ModelError(
                 f"the parameters of module '{path or type(model).__name__}' are used in several stages: with fsdp they are "
                 "sharded together. Cut elsewhere (--split), or use data instead."

@@ -76,8 +76,8 @@ class TorchWorker:
         placement, last = self.updates.placement, len(self.updates.stages) - 1
         numbers = torch.arange(self.updates.micro_batches) if last in placement.local else None
         options: dict[str, Any] = {"target": numbers, "return_outputs": False}
-        own = take_share(Share(placement.replica, placement.replicas), inputs)
-        arguments = as_values(own) if 0 in placement.local else []
+        share = take_share(Share(placement.replica, placement.replicas), inputs)
+        arguments = as_values(share) if 0 in placement.local else []
         if predicts(plan):
             with torch.no_grad():
                 self._forward.eval(*arguments, **options)
@@ -87,8 +87,8 @@ class TorchWorker:
     def _schedule(self, pipeline: str) -> Any:
         updates = self.updates
         stages = [self._stage(number, updates.stages[number]) for number in updates.placement.local]
-        own = stages[0] if pipeline in _ONE_STAGE else stages
-        return SCHEDULES[pipeline](own, updates.micro_batches, loss_fn=self._loss, scale_grads=False)
+        schedule_stages = stages[0] if pipeline in _ONE_STAGE else stages
+        return SCHEDULES[pipeline](schedule_stages, updates.micro_batches, loss_fn=self._loss, scale_grads=False)
 
     def _stage(self, number: int, stage: ModelStage) -> PipelineStage:
         updates = self.updates

@@ -115,16 +115,16 @@ def _marker(run: RunRecord) -> str:
 
 def _shade(axis: "Axes", run: RunRecord) -> None:
     """Shade each epoch by its share of GP batches, and write the ratio where it changes."""
-    before = ""
+    previous_label = ""
     for epoch in run.epochs:
         left, share = epoch.number - 0.5, epoch.predicted_share
         if share:
             axis.axvspan(left, left + 1, color=SHADE, alpha=0.3 * share, linewidth=0)
-        if epoch.label != before and _predicted(run):
+        if epoch.label != previous_label and _predicted(run):
             axis.annotate(
                 epoch.label, (left, 1.0), xycoords=("data", "axes fraction"), fontsize=7, va="top", rotation=90
             )
-        before = epoch.label
+        previous_label = epoch.label
 
 
 def _gradation(index: int, count: int) -> Any:

@@ -105,9 +105,9 @@ class Watch:
         """Return the subfolders of a folder, listed again only if its modification time changed."""
         try:
             changed = folder.stat().st_mtime_ns
-            before = self._listed.get(folder)
-            if before is not None and before[0] == changed:
-                return before[1]
+            previous = self._listed.get(folder)
+            if previous is not None and previous[0] == changed:
+                return previous[1]
         except OSError:  # deleted meanwhile
             return ()
         folders = tuple(subfolders(folder))

@@ -141,8 +141,8 @@ def _at_batches(
     def read(run: RunRecord) -> float | None:
         return run.epochs[run.batch_clock.index(number)].test_value if number in run.batch_clock else None
 
-    own = tuple((group, _values(group, read)) for group in groups if number in numbers[group.label])
-    return EqualBatches(own, metric, number, ended)
+    values = tuple((group, _values(group, read)) for group in groups if number in numbers[group.label])
+    return EqualBatches(values, metric, number, ended)
 
 
 MOST_NAMED = 5

@@ -326,8 +326,8 @@ def _paper_table(rows: Sequence[CoverageRow]) -> list[str]:
         return []
     lines = ["| paper | numbers and claims | " + " | ".join(OUTCOMES) + " |", "|" + " --- |" * (len(OUTCOMES) + 2)]
     for paper in papers:
-        own = [row for row in rows if row.paper == paper]
-        lines.append(f"| {paper} | {len(own)} | {' | '.join(map(str, count_outcomes(own).values()))} |")
+        paper_rows = [row for row in rows if row.paper == paper]
+        lines.append(f"| {paper} | {len(paper_rows)} | {' | '.join(map(str, count_outcomes(paper_rows).values()))} |")
     return [*lines, ""]
 
 

@@ -260,8 +260,8 @@ def default_options(values: Mapping[str, Any]) -> dict[str, Any]:
     config = {name: option.default for name, option in CONFIG_OPTIONS.items()} | DATASET_DEFAULTS.get(
         values["dataset"], {}
     )
-    own = applicable_options(find_method(values["method"]), values["model"], values)
-    return config | {name: option.default for name, option in own.items()}
+    options = applicable_options(find_method(values["method"]), values["model"], values)
+    return config | {name: option.default for name, option in options.items()}
 
 
 def help_text(option: Option) -> str:
@@ -318,12 +318,12 @@ class TrainConfig(RunSettings):
     def __post_init__(self) -> None:
         for option in CONFIG_OPTIONS.values():
             option.check(getattr(self, option.name))
-        own = applicable_options(self.declaration, self.model, self.own_options)
+        options = applicable_options(self.declaration, self.model, self.own_options)
         for name, value in self.own_options.items():
-            if name not in own:
+            if name not in options:
                 raise _foreign_option(name, self.method, self.model)
-            own[name].check(value)
-        complete = {name: option.default for name, option in own.items()} | dict(self.own_options)
+            options[name].check(value)
+        complete = {name: option.default for name, option in options.items()} | dict(self.own_options)
         object.__setattr__(self, "own_options", complete)
         if self.warmup is not None and self.warmup_batches is not None:
             raise OptionError("--warmup and --warmup-batches both set the warm-up; give one of them.")
@@ -360,8 +360,8 @@ class TrainConfig(RunSettings):
 
     def _usual_warmup(self, epochs: int) -> int:
         """Return the epochs of the schedule's own warm-up, if it is a share of the run that the user did not set; else 0."""
-        own = (self.warmup, self.warmup_batches) == (None, None) and self.declaration.builds is not None
-        return (own and usual_warmup(self.ratio or self.declaration.schedule, epochs)) or 0
+        unset = (self.warmup, self.warmup_batches) == (None, None) and self.declaration.builds is not None
+        return (unset and usual_warmup(self.ratio or self.declaration.schedule, epochs)) or 0
 
     def schedule(self, batches_per_epoch: int = 1) -> Schedule:
         """Return the schedule of the run. How many batches an epoch has matters to a warm-up in batches only."""
@@ -391,8 +391,8 @@ class TrainConfig(RunSettings):
         words = ["adagp", "train"]
         values = self.as_dict()
         defaults = default_options(values)
-        own = applicable_options(self.declaration, self.model, values)
-        for name, option in {**CONFIG_OPTIONS, **own}.items():
+        options = applicable_options(self.declaration, self.model, values)
+        for name, option in {**CONFIG_OPTIONS, **options}.items():
             if values[name] != defaults[name] and not (name == "epochs" and self.batches is not None):
                 words += option.words(values[name])
         return shlex.join(words)

@@ -400,7 +400,7 @@ def _epochs(path: Path, metric: str, damage: list[str]) -> Iterator[Epoch]:
     except RunError as error:
         damage.append(f"{path.name} cannot be read: {error}")
         return
-    lines, damaged, before = text.splitlines(), [], -1
+    lines, damaged, previous_epoch = text.splitlines(), [], -1
     for number, line in enumerate(lines, start=1):
         try:
             row = parse_document(line, _ROW, finite=False)
@@ -410,9 +410,9 @@ def _epochs(path: Path, metric: str, damage: list[str]) -> Iterator[Epoch]:
                 cut_off and not (path.parent / "summary.json").exists()
             ):  # it is being written, or a crash came in between
                 break
-            row = {"epoch": before}
-        if row["epoch"] > before:
-            before = row["epoch"]
+            row = {"epoch": previous_epoch}
+        if row["epoch"] > previous_epoch:
+            previous_epoch = row["epoch"]
             yield _epoch(row, metric)
         else:
             damaged.append(str(number))

@@ -82,9 +82,9 @@ class Translation(Task):
     def build_model(self) -> nn.Module:
         """Return the model for the vocabulary."""
         info = MODELS[self.config.model]
-        own = info.keywords(self.config.own_options)
+        model_options = info.keywords(self.config.own_options)
         model: nn.Module = import_function(info.builder)(
-            vocabulary=len(self.vocabulary), width=self.config.width, **own
+            vocabulary=len(self.vocabulary), width=self.config.width, **model_options
         )
         return model
 

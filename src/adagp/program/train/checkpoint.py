@@ -159,9 +159,9 @@ def not_dense(tensor: Tensor) -> str | None:
 
 def load_weights(model: nn.Module, state: Mapping[str, Tensor], what: str, path: str | None) -> None:
     """Load weights into a model; raise on those of another model, naming the first that does not fit."""
-    own = model.state_dict()
-    for name in [*own, *state]:
-        shapes = [_shape(table[name]) if name in table else None for table in (state, own)]
+    model_state = model.state_dict()
+    for name in [*model_state, *state]:
+        shapes = [_shape(table[name]) if name in table else None for table in (state, model_state)]
         if shapes[0] != shapes[1]:
             stored, needed = (shape or "not there" for shape in shapes)
             raise OptionError(

@@ -377,13 +377,13 @@ class Loop:
             torch.cuda.set_rng_state_all(state["random_cuda"])
 
     def _batches(self, epoch: int, observer: Observer) -> Iterator[None]:
-        before = time.perf_counter()
+        started = time.perf_counter()
         start = self.trainer.at.batch
         for inputs, targets in islice(self._read(epoch, start), self.trainer.epoch_length(epoch) - start):
             self.rate.before_batch(self.trainer.done)
-            self._train(inputs, targets, before, observer)
+            self._train(inputs, targets, started, observer)
             yield
-            before = time.perf_counter()
+            started = time.perf_counter()
 
     def _read(self, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
         return self.task.batches(epoch, start)
