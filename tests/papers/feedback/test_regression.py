@@ -17,8 +17,10 @@ from adagp.papers.feedback.error_features import rows_for
 from adagp.papers.feedback.regression import (
     BLOCK_ROWS,
     LONG_THREADS,
+    ROWS_PER_FEATURE,
     BiasCorrection,
     FeatureRows,
+    GlobalRows,
     Moments,
     RunningRegression,
     SiteRegression,
@@ -30,6 +32,7 @@ from adagp.papers.feedback.regression import (
     suits_im2col,
     upgraded_regression_state,
     usable_correction,
+    weight_of_past,
     weighted_sums,
 )
 from adagp.sources.local import weight_gradient
@@ -88,6 +91,31 @@ def test_the_past_is_forgotten_batch_by_batch() -> None:
         cross += weight * apart.T @ outputs
     torch.testing.assert_close(torch.block_diag(*fit.moments.second), second)
     torch.testing.assert_close(torch.cat([fit.patterns, fit.mean_patterns]), cross)
+
+
+@pytest.mark.parametrize(("rows", "weight"), [(1, 0.9), (130, 0.9), (260, 0.81), (1300, 0.9**10)])
+def test_a_large_batch_forgets_as_much_as_several_small_ones(rows: int, weight: float) -> None:
+    assert weight_of_past(0.9, rows, features=10) == pytest.approx(weight)
+    assert weight_of_past(1.0, rows, features=10) == 1.0
+    assert weight_of_past(0.0, rows, features=10) == 0.0
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_fit_counts_the_rows_of_all_its_calls_and_processes(in_parts: bool) -> None:
+    size = 4 * ROWS_PER_FEATURE * 3  # three times what counts as one batch, for four features
+    fit = taught(fresh(), [drawn(6, 0)], decay=0.9)
+    before = fit.moments.second.clone()
+    features, outputs = drawn(size, 1)
+    if in_parts:  # this process has the first rows; their features become those of all processes
+        rows = FeatureRows(features[:5])
+        fit.add(rows, outputs[:5])
+        fit.sums.rows = [GlobalRows(rows.exact_mean, size, rows.second[0])]
+    else:
+        for part in (slice(10), slice(10, size)):
+            fit.add(FeatureRows(features[part]), outputs[part])
+    new = sum(rows.second for rows in fit.sums.rows)
+    fit.commit(0.9)
+    torch.testing.assert_close(fit.moments.second, 0.9**3 * before + new)
 
 
 def test_dropped_rows_do_not_count_and_without_data_it_predicts_zero() -> None:
@@ -160,12 +188,13 @@ def test_regression_states_of_older_checkpoints_still_load() -> None:
         torch.testing.assert_close(found[name], tensor)
 
 
-def test_parts_of_a_batch_sum_to_the_whole() -> None:
+@pytest.mark.parametrize("size", [6, 200])
+def test_parts_of_a_batch_sum_to_the_whole(size: int) -> None:
     """Two processes with a share each, and the features of both."""
-    batches = [drawn(6, seed) for seed in range(3)]
+    batches = [drawn(size, seed) for seed in range(3)]
     alone, shares = taught(fresh(), batches, decay=0.9), [fresh(), fresh()]
     for features, outputs in batches:
-        for fit, part in zip(shares, (slice(2), slice(2, 6)), strict=True):
+        for fit, part in zip(shares, (slice(2), slice(2, size)), strict=True):
             fit.add(FeatureRows(features[part], whole=features), outputs[part])
         for one, other in zip(*(fit.sums.tensors() for fit in shares), strict=True):
             one += other

@@ -37,6 +37,7 @@ def test_unreadable_text_is_rejected(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         read_tuning(text)
     assert str(caught.value) == message
+    assert read_tuning("lr_warmup=0.1,0.2").options == {"lr_warmup": (0.1, 0.2)}
     with pytest.raises(OptionError, match="^unknown option in --tune 'width'"):
         read_tuning("width=1,2")
 

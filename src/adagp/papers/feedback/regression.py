@@ -10,8 +10,9 @@ input x_n, a gradient g_n at the site's output, and K features e_n of the loss's
     A = sum d_n' d_n,   P = sum d_n' g_n        (`Moments.second[0]`, `RunningRegression.patterns`)
     B = sum m' m,       Q = sum m' g_n          (`Moments.second[1]`, `RunningRegression.mean_patterns`)
 
-The sums run over the rows of all BP batches; each batch multiplies those of the past by `decay`. Deviations add up to zero over
-a call, so d and m do not mix: there are two systems of K equations in place of one of 2K. A ridge makes A and B invertible.
+The sums run over the rows of all BP batches; each batch multiplies those of the past by `weight_of_past`. Deviations add up to
+zero over a call, so d and m do not mix: there are two systems of K equations in place of one of 2K. A ridge makes A and B
+invertible.
 
 **Prediction.** A weight gradient G(x, g) is bilinear, and predicted output gradients are mixtures of the K rows P_k of P (the
 patterns) and of one common row. So mix the inputs instead, and take the weight gradient of K + 1 mixed samples, not of N:
@@ -70,9 +71,14 @@ class FeatureRows:
         return len(self.deviations)
 
     @property
+    def count(self) -> float:
+        """The number of rows of the whole batch."""
+        return len(self._all_deviations)
+
+    @property
     def fraction(self) -> float:
         """The fraction of the batch's rows that are in this call."""
-        return len(self) / len(self._all_deviations)
+        return len(self) / self.count
 
     def around(self, mean: Tensor) -> "FeatureRows":
         """Return the same rows with their deviations from another mean."""
@@ -118,11 +124,25 @@ class GlobalRows:
     """The features of one forward call over all processes: mean `(1, K)`, row count, second moments of the deviations."""
 
     def __init__(self, mean: Tensor, count: float, deviations: Tensor) -> None:
+        self.count = count
         self.mean = mean.float()
         self.second = torch.stack([deviations, (count * (mean.T @ mean)).to(deviations.dtype)])
 
 
 # Regression.
+
+ROWS_PER_FEATURE = 13
+"""Rows per feature for which `decay` counts once: a batch of 128 samples has as many for ten classes."""
+
+
+def weight_of_past(decay: float, rows: float, features: int) -> float:
+    """Return what a batch of so many `rows` multiplies the sums of earlier batches by: `decay`, or a power of it.
+
+    Few rows need those of earlier batches for a good fit. Many do not, and large batches move the weights further: old batches
+    would only make the fit lag behind. So a large batch forgets as much as several small ones with as many rows together.
+    """
+    weight: float = decay ** max(1.0, rows / (ROWS_PER_FEATURE * features))
+    return weight
 
 
 class Moments:
@@ -291,11 +311,15 @@ class RunningRegression:
         self.sums.add(rows, outputs, scale, call)
 
     @torch.no_grad()
-    def commit(self, decay: float) -> None:
-        """Learn from what was added since the last commit; the past counts `decay`."""
+    def commit(self, decay: float, batches: int = 1) -> None:
+        """Learn from what was added since the last commit; the past counts as `weight_of_past` says.
+
+        `batches` are those since the last commit; the last of them stands for all.
+        """
         sums = self.sums
         if sums.weighted is None:
             return
+        decay = weight_of_past(decay, sum(rows.count for rows in sums.rows), self.features) ** batches
         self.moments = self.moments.after(decay, sums.rows)
         # The same operations as for the moments: equal rounding errors cancel in the solution.
         mean_products = torch.cat([rows.mean for rows in sums.rows]).T @ torch.cat(sums.row_sums)

@@ -45,9 +45,10 @@ CallKey = tuple[int, int]
 class FeedbackSource(LocalSource, ErrorSource):
     """Predicts each site's output gradient from the loss's gradient at the model's output, by running least squares.
 
-    In BP batches it sees both and updates the fit; `decay` forgets old batches, and `ridge` (times the mean second moment)
-    regularizes. In GP batches only the loss is differentiated, at the model's output, and each site's weight gradient is taken
-    locally from its input and the predicted output gradient. All sites are independent of each other.
+    In BP batches it sees both and updates the fit; `decay` forgets old batches, faster if batches are large (`weight_of_past`),
+    and `ridge` (times the mean second moment) regularizes. In GP batches only the loss is differentiated, at the model's
+    output, and each site's weight gradient is taken locally from its input and the predicted output gradient. All sites are
+    independent of each other.
 
     At most `features` numbers of the error are used per row, a random projection of it where it has more. The work beyond the
     forward pass grows with them: (features + 2) / samples of what the true weight gradient takes. With `class_features` there
@@ -382,7 +383,7 @@ class FeedbackSource(LocalSource, ErrorSource):
     def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
         """Take in the true gradients; the updates of fits and bias corrections follow."""
         learned, corrected = self._learning.batches, self._correcting.batches
-        rate, decay = 1 - (1 - self.correction) ** corrected, self.decay**learned
+        rate = 1 - (1 - self.correction) ** corrected
         means: dict[int, Tensor] = {}
         if learned:
             self.check_gradients_seen(sites, self._watched, self._learned)
@@ -399,7 +400,7 @@ class FeedbackSource(LocalSource, ErrorSource):
                 self._corrections[index].commit(mean, rate)
             for site in sites if learned or corrected else ():
                 if site.index in self._fits:
-                    self._fits[site.index].regression.commit(decay)
+                    self._fits[site.index].regression.commit(self.decay, learned)
 
         return learn
 

@@ -99,6 +99,7 @@ class RunSettings:
             low=0,
             high=1,
             allowed="0 (none) to 1",
+            compared="own",
         ),
     ] = 0.0
     guard_limit: Annotated[
