@@ -93,7 +93,8 @@ def test_more_than_there_is_cannot_be_saved() -> None:
     with pytest.raises(OptionError) as caught:
         layout(10, 10, 10).count_for(0.7)
     assert str(caught.value) == (
-        "the schedule wants to save 70% of a batch's work, but without any backward pass it is 62%; ask for that or less."
+        "the schedule is to save 70% of a batch's work, but a batch without any backward pass saves 62%; "
+        "choose that or less."
     )
 
 

@@ -55,7 +55,7 @@ def compare(
     regimes: Annotated[
         str,
         option(
-            "What all methods get the same of: batches, seconds, or modelled cycles of an accelerator, pipeline or cluster.",
+            "Budgets that are equal for all methods: batches, seconds, or modelled cycles (accelerator, pipeline, cluster).",
             panel=_WHAT,
         ),
     ] = "batches,seconds",

@@ -26,10 +26,17 @@ CHIP = "Chip"
 
 Design = Annotated[str, option("Design: baseline, low, efficient or max.", panel=CHIP)]
 Designs = Annotated[str, option("Design: baseline, low, efficient, max, or all of them.", panel=CHIP)]
-ChipArray = Annotated[str, option("PEs, ROWSxCOLUMNS, at least 2x2.", panel=CHIP, also=check_size)]
+ChipArray = Annotated[
+    str, option("Array of processing elements (PEs), ROWSxCOLUMNS, at least 2x2.", panel=CHIP, also=check_size)
+]
 BesideArray = Annotated[
     str | None,
-    option("PEs of the predictor in design max.", panel=CHIP, unset="two thirds of each side", also=check_size),
+    option(
+        "Array of the predictor in design max, ROWSxCOLUMNS.",
+        panel=CHIP,
+        unset="two thirds of each side",
+        also=check_size,
+    ),
 ]
 Format = Annotated[
     str,

@@ -34,12 +34,16 @@ class Sets:
 class AcceleratorSettings:
     """The options of an accelerator, in the units of the command line."""
 
-    dataflow: Annotated[str, _accelerator("ws, os, is, rs, or a plugin's.")] = _USUAL.dataflow
-    array: Annotated[str, _accelerator("PEs, ROWSxCOLUMNS.", also=check_size), Sets(read=parse_array)] = str(
-        _USUAL.array
-    )
+    dataflow: Annotated[
+        str, _accelerator("Dataflow: ws, os, is or rs (weight, output, input or row stationary), or a plugin's.")
+    ] = _USUAL.dataflow
+    array: Annotated[
+        str, _accelerator("Array of processing elements (PEs), ROWSxCOLUMNS.", also=check_size), Sets(read=parse_array)
+    ] = str(_USUAL.array)
     predictor_array: Annotated[
-        str, _accelerator("PEs of the predictor in design max.", also=check_size), Sets(read=parse_array)
+        str,
+        _accelerator("Array of the predictor in design max, ROWSxCOLUMNS.", also=check_size),
+        Sets(read=parse_array),
     ] = str(_USUAL.predictor_array)
     clock: Annotated[
         float,

@@ -189,7 +189,7 @@ def test_a_last_layer_with_its_outputs_on_axis_1_gets_its_true_gradient(
 
 
 @pytest.mark.parametrize("samples", [12, 3], ids=["more samples than features", "fewer"])
-@pytest.mark.filterwarnings("ignore:the model, or a part of it, is attached to another trainer")
+@pytest.mark.filterwarnings("ignore:the model, or a part of it, is already attached to another trainer")
 def test_gp_batches_add_the_prediction_error_of_the_last_bp_batch(samples: int) -> None:
     """With EMA rate 1 the correction is that of the last BP batch: its true gradient minus today's prediction for it."""
     model = small_model()
