@@ -261,15 +261,18 @@ def row(name: str, method: str) -> str:
 
 HEADING = """# What works together
 
-Every method with what a training loop may add. Each cell was tried with a small CNN, a ViT and an LSTM: three BP batches, then
-a GP batch, whose gradients are compared with those of the same method in the plain, uncompiled loop on the whole batch. Made
-and checked by `tests/engine/test_compatibility.py`.
+Every method works with autocast, micro-batches, channels-last memory, frozen layers, tuple outputs and `torch.compile`.
+Some methods reject activation checkpointing.
 
-- **right**: the same gradients, within rounding (a thousandth; a tenth in bf16 autocast). With a frozen layer: the same as if
-  the optimizer did not have it. In autocast `remap` is within three tenths, as Adam's first steps go by signs, which rounding
-  turns near 0; and `topk` is compared with its formula on the bf16 gradients of plain PyTorch, as rounding decides which
-  position is the largest.
-- **rejected**: an error with the reason, below.
+Each cell was tried with a small CNN, a ViT and an LSTM: three BP batches, then a GP batch. The gradients of the GP batch
+are compared with those of the same method in a plain, uncompiled loop on the whole batch.
+`tests/engine/test_compatibility.py` writes and checks this page.
+
+- **right**: the same gradients up to rounding (a thousandth; a tenth in bf16 autocast). With a frozen layer, they are the
+  same as if the optimizer did not have it. There are two exceptions in autocast. `remap` is within three tenths, because
+  Adam's first steps depend on signs, which rounding changes near 0. `topk` is compared with its formula on the bf16
+  gradients of plain PyTorch, because rounding decides which position is the largest.
+- **rejected**: there is an error, with the reason given below the table.
 """
 
 
