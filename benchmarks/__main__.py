@@ -2,13 +2,14 @@
 
     python -m benchmarks [--quick] [--rounds N] [--threads N] [--busy] [--growth FILE] [--only TEXT] [--out FILE]
 
-A ratio over its limit is marked; the exit code is 0 all the same, since a limit is a matter of the machine as well.
+A ratio over its limit is marked; the exit code is 0 all the same, since a limit is a matter of the machine as well. With
+`--growth` nothing else is measured, which takes a few minutes.
 """
 
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument(
         "--busy", action="store_true", help="other work on this machine: one thread, the process's own time"
     )
-    parser.add_argument("--growth", type=Path, default=None, help="also draw how the cost grows, into this file")
+    parser.add_argument("--growth", type=Path, default=None, help="draw how the cost grows into this file, and no more")
     parser.add_argument("--only", default="", help="only the groups whose name has this in it")
     arguments = parser.parse_args()
     if arguments.threads or arguments.busy:
@@ -51,6 +52,12 @@ def main() -> None:
     keep_freed_memory()  # as `adagp train` does, for all contenders
     rounds = arguments.rounds or (7 if arguments.quick else 15)
     clock = Clock(rounds, process=arguments.busy)
+    if arguments.growth is not None:
+        from benchmarks import growth
+
+        growth.draw(arguments.growth, replace(clock, rounds=arguments.rounds or growth.ROUNDS))
+        print(f"written: {arguments.growth}")
+        return
     rows: list[Ratio] = []
     for name, group in _groups(clock, arguments.quick):
         if arguments.only in name:
@@ -60,11 +67,6 @@ def main() -> None:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     print(f"written: {arguments.out}")
-    if arguments.growth is not None:
-        from benchmarks.growth import draw
-
-        draw(arguments.growth, clock)
-        print(f"written: {arguments.growth}")
 
 
 def _groups(clock: Clock, quick: bool) -> Iterator[tuple[str, Callable[[], list[Ratio]]]]:

@@ -1,6 +1,7 @@
 """How time and memory of a batch grow with the batch, the model's width and the number of its sites: a picture."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from adagp.program.figures.style import COLOURS, save, style, subplots
@@ -11,6 +12,10 @@ from benchmarks.memory import bp_bytes, gp_bytes
 from benchmarks.subjects import Subject, after
 
 LINES = ("plain bp", "bp with predictor", "forward and step", "gp")
+ROUNDS = 7
+"""So many rounds are timed where the user gives no number."""
+MEMORY_PROCESSES = 2
+"""So many processes measure memory at a time: most of their time is the import of torch, and no clock runs meanwhile."""
 AXES: dict[str, tuple[Sequence[float], Callable[[float], Subject]]] = {
     "samples in a batch (eight-conv VGG)": ((8, 16, 32, 64, 128), lambda size: Subject("eight_conv_vgg", int(size))),
     "width (eight-conv VGG, 32 samples)": ((0.25, 0.5, 1, 2), lambda width: Subject("eight_conv_vgg", 32, width)),
@@ -23,11 +28,14 @@ AXES: dict[str, tuple[Sequence[float], Callable[[float], Subject]]] = {
 
 def draw(path: Path, clock: Clock) -> None:
     """Measure and save the picture: milliseconds above, mebibytes below."""
+    subjects = [subject(value) for values, subject in AXES.values() for value in values]
+    times_of = {subject: _times(subject, clock) for subject in dict.fromkeys(subjects)}
+    memory_of = _memory(list(times_of))
     with style():
         figure, axes = subplots(2, len(AXES), (13.0, 6.5))
         for column, (label, (values, subject)) in enumerate(AXES.items()):
-            times = [_times(subject(value), clock) for value in values]
-            memory = [(bp_bytes(subject(value)) / 2**20, gp_bytes(subject(value)) / 2**20) for value in values]
+            times = [times_of[subject(value)] for value in values]
+            memory = [memory_of[subject(value)] for value in values]
             top, bottom = axes[0][column], axes[1][column]
             for line, colour in zip(LINES, COLOURS, strict=False):
                 top.plot(values, [1000 * one[line] for one in times], "o-", color=colour, label=line)
@@ -41,6 +49,13 @@ def draw(path: Path, clock: Clock) -> None:
         lines, labels = axes[0][0].get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside upper center", ncols=len(LINES))
         save(figure, path)
+
+
+def _memory(subjects: Sequence[Subject]) -> dict[Subject, tuple[float, float]]:
+    """Return the peaks of plain BP and of GP batches in mebibytes, each measured in a process of its own."""
+    with ThreadPoolExecutor(MEMORY_PROCESSES) as pool:
+        bp, gp = pool.map(bp_bytes, subjects), pool.map(gp_bytes, subjects)
+        return {subject: (one / 2**20, other / 2**20) for subject, one, other in zip(subjects, bp, gp, strict=True)}
 
 
 def _times(subject: Subject, clock: Clock) -> dict[str, float]:

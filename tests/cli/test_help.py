@@ -66,7 +66,24 @@ def test_short_help_has_the_usual_options_and_examples(name: str) -> None:
 @pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
 def test_examples_of_the_help_are_read(line: str) -> None:
     _, name, *words = line.split()
-    PROGRAM.commands[name].make_context(name, words)
+    if name == "rtl":
+        name, *words = f"rtl {words[0]}", *words[1:]
+    ALL_COMMANDS[name].make_context(name, words)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", sorted({*ALL_COMMANDS, ""} - {"rtl"}))
+def test_help_fits_80_columns_with_no_name_cut(name: str) -> None:
+    for flag in ("--help", "--help-all") if name in USUAL else ("--help",):
+        written = command_line(*name.split(), flag, columns=80)
+        assert "…" not in written
+        assert max(map(len, written.splitlines())) <= 80
+    text = " ".join(written.replace("│", " ").split())
+    for example in EXAMPLES.get(name, ["Begin with: adagp demo."]):
+        assert example in text
+    for parameter in ALL_COMMANDS[name].params if name else ():
+        flags = [*parameter.opts, *(parameter.secondary_opts if parameter.default is not False else ())]
+        assert parameter.param_type_name == "argument" or all(flag in text for flag in flags)
 
 
 def test_every_command_is_there() -> None:

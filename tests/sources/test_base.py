@@ -1,6 +1,7 @@
 """The contract of a source, running norms, random numbers by step, gradient hooks."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -133,6 +134,24 @@ def test_the_gradient_is_the_one_before_changes_in_place() -> None:
         assert torch.equal(output, torch.tensor([-3.0, 6.0]))
         (output.relu_() * 5).sum().backward()
         assert [one.tolist() for one in seen] == [[0.0, 5.0]]
+
+
+class WithoutGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, used: Tensor, unused: Tensor) -> Tensor:
+        return used.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        return gradient, None
+
+
+def test_a_function_without_a_gradient_for_the_output_passes_nothing() -> None:
+    seen: list[Tensor] = []
+    used, unused = (torch.ones(2, requires_grad=True) * factor for factor in (1, 2))
+    result: Tensor = WithoutGradient.apply(used, on_gradient(unused, seen.append))  # type: ignore[no-untyped-call]
+    result.sum().backward()
+    assert seen == []
 
 
 def test_without_autograd_nothing_happens() -> None:

@@ -108,6 +108,7 @@ def make_app(words: Sequence[str] | None = None) -> typer.Typer:
     """
     app = typer.Typer(
         help=HELP,
+        epilog="Begin with: adagp demo. Every command has examples: adagp train --help.",
         cls=CommandGroup,
         context_settings=HELP_FLAGS,
         no_args_is_help=True,

@@ -58,15 +58,48 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "adagp simulate vgg13 --method adagp --dataflow rs --array 8x8 --per-layer",
         "adagp simulate --from-run runs/one --plot one.svg",
     ),
+    "worth": ("adagp worth runs/worth --plot worth.svg", "adagp worth --map runs/worth --plot map.svg"),
+    "demo": ("adagp demo --seeds 1 --batches 88",),
+    "plot": ("adagp plot runs/one --out pictures",),
+    "report": ("adagp report runs/one --out one.html", "adagp report runs --watch"),
+    "reproduce": (
+        "adagp reproduce list",
+        "adagp reproduce adagp-figure17 ratio-sweep",
+        "adagp reproduce adagp-table1 --budget short --data-dir data",
+    ),
+    "sweep": ("adagp sweep --models vgg13,resnet50 --datasets cifar10 --dataflows ws,rs --out sweep.csv",),
+    "explore": (
+        "adagp explore vgg13 --array 8x8,16x16 --buffer 64k..256k --dataflow ws,os",
+        "adagp explore digits_cnn --dataset digits --array 8x8,16x16 --objective cycles,energy --out points.csv",
+    ),
+    "pipeline": (
+        "adagp pipeline --schedule dapple --devices 4 --micro-batches 4 --phases GP,BP",
+        "adagp pipeline --schedule zb-h1 --devices 4 --micro-batches 8 --plot steps.svg",
+    ),
+    "validate": ("adagp validate vgg13", "adagp validate timm:resnet18 --method feedback --batch-size 256"),
+    "methods": ("adagp methods", "adagp methods --json"),
+    "models": ("adagp models", "adagp models --width 0.25 --json"),
+    "datasets": ("adagp datasets --data-dir data",),
+    "rtl generate": ("adagp rtl generate --design max --array 12x15 --format int16 --out chip",),
+    "rtl simulate": ("adagp rtl simulate --array 4x4 --operation forward --size 20x30x40 --vcd wave.vcd",),
+    "rtl run": ("adagp rtl run --network 12-10-6 --design max --phases bp,gp",),
+    "rtl synthesize": (
+        "adagp rtl synthesize --array 4x4 --design baseline",
+        "adagp rtl synthesize --target liberty --design all --json",
+    ),
+    "rtl place": ("adagp rtl place --array 4x4 --format int8 --design baseline --value-words 1024 --sum-words 512",),
+    "rtl power": ("adagp rtl power --array 4x4 --design baseline --json",),
 }
+"""By command, what its help ends with."""
 WHOLE = "adagp.whole_help"
+LONGEST_WORD = 40
+"""So many characters fit the column of texts in a terminal of 80."""
 Complete = Callable[[str], list[str]]
 
 
-def epilog(command: str, text: str) -> str:
+def epilog(command: str, text: str = "") -> str:
     """Return what stands below the help of a command: its examples, a line each, and `text`."""
-    examples = EXAMPLES.get(command)
-    return "\n\n".join(["Examples:", *examples, text]) if examples else text
+    return "\n\n".join(["Examples:", *EXAMPLES[command], *([text] if text else [])])
 
 
 def _show_all(context: typer.Context, wanted: bool) -> None:
@@ -89,7 +122,8 @@ def usual_options_only(command: str | None, context: Any, parameters: list[Any])
     """Hide all but the usual options of a command while its short help is written."""
     usual_options = USUAL.get(command or "")
     hidden = []
-    if usual_options is not None and not context.meta.get(WHOLE):
+    has_both = any(one.name == "help_all" for one in parameters)
+    if usual_options is not None and has_both and not context.meta.get(WHOLE):
         shown = {*usual_options, "help", "help_all"}
         hidden = [one for one in parameters if one.name not in shown and not getattr(one, "hidden", True)]
     for parameter in hidden:
@@ -99,6 +133,19 @@ def usual_options_only(command: str | None, context: Any, parameters: list[Any])
     finally:
         for parameter in hidden:
             parameter.hidden = False
+
+
+@contextmanager
+def short_switches(parameters: list[Any]) -> Iterator[None]:
+    """Leave out the `--no-...` of switches that are off while help is written: it would take a column, and cut names."""
+    off = [(one, one.secondary_opts) for one in parameters if one.default is False and one.secondary_opts]
+    for parameter, _ in off:
+        parameter.secondary_opts = []
+    try:
+        yield
+    finally:
+        for parameter, flags in off:
+            parameter.secondary_opts = flags
 
 
 def offer(names: Iterable[str] | Callable[[], Iterable[str]]) -> Complete:
@@ -192,7 +239,7 @@ def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -
             parameters += map(_parameter, more.values())
         else:
             parameters.append(_parameter(own[parameter.name]) if parameter.name in own else parameter)
-    if command.__name__ in USUAL:
+    if set(USUAL.get(command.__name__, ("-",))) <= {parameter.name for parameter in parameters}:  # not `rtl simulate`
         flag = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
         parameters.append(flag)
     parameters.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
@@ -232,13 +279,19 @@ def _parameter(option: Option) -> inspect.Parameter:
         *flags,
         help=option.help,
         rich_help_panel=option.panel or None,
-        show_default=option.unset if in_words else True,
+        show_default=option.unset if in_words else _spaced(option.default),
         autocompletion=completion_of(option),
     )
     kind: Any = option.kind | None if option.optional else option.kind
     return inspect.Parameter(
         option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=Annotated[kind, details]
     )
+
+
+def _spaced(default: Any) -> str | bool:
+    """Return how help shows a default: as it is, but for a list that is longer than a column, which gets gaps to break at."""
+    is_long = isinstance(default, str) and "," in default and len(default) > LONGEST_WORD
+    return default.replace(",", ", ") if is_long else True
 
 
 HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
@@ -264,7 +317,7 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help: the usual options, or all after --help-all."""
-        with usual_options_only(self.name, ctx, self.params):
+        with usual_options_only(self.name, ctx, self.params), short_switches(self.params):
             super().format_help(ctx, formatter)
 
     def get_params(self, ctx: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from adagp.cli.options import HELP_FLAGS, Command, CommandGroup, Json, with_options
+from adagp.cli.options import HELP_FLAGS, Command, CommandGroup, Json, epilog, with_options
 from adagp.cli.simulation_options import BATCH_SIZE
 from adagp.core.escape import escaped
 from adagp.core.files import check_output_file
@@ -444,4 +444,4 @@ def _print_resources(report: dict[str, Any]) -> None:
 
 COMMANDS = (generate, simulate, run, synthesize, place, power)
 for command in COMMANDS:
-    rtl.command(cls=Command)(with_options(command))
+    rtl.command(cls=Command, epilog=epilog(f"rtl {command.__name__}"))(with_options(command))

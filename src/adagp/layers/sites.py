@@ -31,7 +31,8 @@ class Site:
     """A layer with a weight whose gradient can be predicted. `index` is its place among the model's sites.
 
     `sequence_first` means that it is inside a layer whose `batch_first` is False: sequences are `(positions, samples, ...)`;
-    None if no layer around it has the attribute.
+    None if no layer around it has the attribute. `recomputed_by` names the module around it that has `recomputes_layers`:
+    it runs its layers again in the backward pass, so that no gradient is seen at their outputs.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Site:
     weight: nn.Parameter
     rule: Rule
     sequence_first: bool | None = None
+    recomputed_by: str | None = None
 
     @cached_property
     def rows(self) -> int:
@@ -151,7 +153,8 @@ def survey(model: nn.Module, optimized: Iterable[Tensor] | None = None, exclude:
         reason = _why_no_site(parameter, owner, model, moving, exclude)
         rule = rule_for(module)
         if reason is None and rule is not None:
-            sites.append(Site(path, len(sites), module, parameter, rule, _sequence_first(model, path)))
+            around = _sequence_first(model, path), _recomputed_by(model, path)
+            sites.append(Site(path, len(sites), module, parameter, rule, *around))
         else:
             rest.append(Unpredicted(name, parameter, reason or "no rule"))
     return Survey(tuple(sites), tuple(rest))
@@ -219,6 +222,16 @@ def _sequence_first(model: nn.Module, path: str) -> bool | None:
         for known in (around, getattr(around, "self_attn", None)):
             if isinstance(known, nn.Module) and isinstance(getattr(known, "batch_first", None), bool):
                 return not known.batch_first
+    return None
+
+
+def _recomputed_by(model: nn.Module, path: str) -> str | None:
+    """Return the name and type of the nearest module around `path` with a true `recomputes_layers`."""
+    while path:
+        path = path.rpartition(".")[0]
+        around = model.get_submodule(path)
+        if getattr(around, "recomputes_layers", False) is True:
+            return f"'{path}' ({type(around).__name__})" if path else type(around).__name__
     return None
 
 

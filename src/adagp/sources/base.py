@@ -427,8 +427,9 @@ def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     `receive` must not refer to `output`: a tensor that owns a hook that owns the tensor is never freed.
     """
 
-    def hook(gradient: Tensor) -> None:
-        if _hooks_off:
+    def hook(gradient: Tensor | None) -> None:
+        # None: an autograd function above has no gradient for it, as for an argument that it does not use.
+        if _hooks_off or gradient is None:
             return
         with torch.autocast(gradient.device.type, enabled=False):  # a backward pass may run under it
             receive(gradient.detach())

@@ -28,6 +28,17 @@ def check_layer_types(source: str, sites: Sequence[Site]) -> None:
             )
 
 
+def check_not_recomputed(source: str, sites: Sequence[Site]) -> None:
+    """Raise on sites of a module with `recomputes_layers`: no gradient will be seen at their outputs."""
+    for site in sites:
+        if site.recomputed_by is not None:
+            raise ModelError(
+                f"source '{source}' needs the gradients at the outputs of layers, which {site.recomputed_by} does not have: it "
+                "computes its layers again in the backward pass. Let it store the activations (recompute=False, on the "
+                "command line --no-recompute), train by bp or adagp, or exclude its layers."
+            )
+
+
 def recomputed(site: Site) -> ModelError:
     """Return the error for a site that reentrant checkpointing, or a reversible chain, computes again in the backward pass."""
     return ModelError(
@@ -125,12 +136,14 @@ class LocalSource(Source):
         self._warned_of: set[Site] = set()
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Raise on layers whose gradient cannot be taken locally."""
+        """Raise on layers whose gradient cannot be taken locally, or at whose output none is seen."""
         check_layer_types(self._name, sites)
+        check_not_recomputed(self._name, sites)
 
     def check_call(self, call: TrialCall, outputs: Sequence[Size]) -> None:
-        """Raise on a layer whose gradient cannot be taken locally."""
+        """Raise on a layer whose gradient cannot be taken locally, or at whose output none is seen."""
         check_layer_types(self._name, [call.site])
+        check_not_recomputed(self._name, [call.site])
 
     def add(self, site: Site, gradient: Tensor) -> None:
         """Add the weight gradient of one forward call."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import adagp
-from adagp.errors import OptionError
+from adagp.errors import ModelError, OptionError
 from adagp.layers.sites import survey
 from adagp.models.build import build_model
 from adagp.papers.camel.duplex import DuplexOptions, build_duplex, find_stages
@@ -43,6 +43,48 @@ def test_training_leaves_the_backbone_alone(method: str) -> None:
     assert all(one.grad is None for name, one in model.named_parameters() if name.startswith("backbone."))
     assert all(site.name.startswith("branch.") for site in survey(model).sites)
     assert len(survey(model).sites) == 1 + len(find_stages(model.get_submodule("backbone"), IMAGE)) + 2 * 4 + 1
+
+
+def attach_to(model: nn.Module, method: str, **options: Any) -> adagp.Trainer:
+    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.01)
+    return adagp.attach(model, optimizer, method=adagp.NamedMethod(method), length=adagp.Epochs(2, 4), **options)
+
+
+HOOKING = ["feedback", "feedback_replay", "dni", "dni_decoupled", "topk", "fa", "dfa", "remap_program", "control"]
+"""The methods that need the gradients at the outputs of layers."""
+
+
+@pytest.mark.parametrize("method", HOOKING)
+def test_a_method_that_needs_gradients_at_outputs_is_rejected_before_any_batch(method: str) -> None:
+    source = {"feedback_replay": "feedback", "control": "feedback", "dni_decoupled": "dni"}.get(method, method)
+    with pytest.raises(ModelError) as caught:
+        attach_to(built(), method)
+    assert str(caught.value) == (
+        f"source '{source}' needs the gradients at the outputs of layers, which 'branch.chain' (ReversibleChain) does not "
+        "have: it computes its layers again in the backward pass. Let it store the activations (recompute=False, on the "
+        "command line --no-recompute), train by bp or adagp, or exclude its layers."
+    )
+
+
+@pytest.mark.parametrize("options", [{"recompute": False}, {"exclude": ["branch.chain"]}])
+def test_what_the_message_says_helps(options: dict[str, Any]) -> None:
+    exclude = options.pop("exclude", [])
+    model = built(**options)
+    trainer = attach_to(model, "feedback", exclude=exclude, schedule="1:1", warmup=0)
+    for _ in range(4):
+        trainer.step(torch.randn(4, *IMAGE), torch.randint(10, (4,)), nn.functional.cross_entropy)
+
+
+def test_validate_says_so_once_and_excludes_the_chain() -> None:
+    model = built()
+    optimizer = torch.optim.SGD([one for one in model.parameters() if one.requires_grad], lr=0.01)
+    found = adagp.validate(model, optimizer, method="feedback", sample=torch.randn(4, *IMAGE))
+    assert len(found.problems) == 1
+    assert "'branch.chain' (ReversibleChain)" in found.problems[0]
+    assert all(name.startswith("branch.chain.") for name in found.fixes["exclude"])
+    assert (
+        adagp.validate(model, optimizer, method="feedback", sample=torch.randn(4, *IMAGE), **found.fixes).problems == ()
+    )
 
 
 def test_a_block_starts_as_the_identity() -> None:

@@ -224,7 +224,7 @@ def duplex(name: str, classes: int, image: tuple[int, ...], width: float, **opti
     if (
         torch.get_default_device().type == "meta"
     ):  # only shapes count: no weights are read, and values need no arithmetic
-        chosen = replace(chosen, weights=None, stream="float", recompute=True, read_faults=0.0)
+        chosen = replace(chosen, weights=None, stream="float", read_faults=0.0)
     return build_duplex(classes, image, chosen, width)
 
 

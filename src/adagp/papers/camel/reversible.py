@@ -69,6 +69,11 @@ class ReversibleChain(nn.Module):
         self.block_taps = list(block_taps) if block_taps is not None else [-1] * len(blocks)
         self.register_buffer("measured", torch.zeros(3, dtype=torch.float64))
 
+    @property
+    def recomputes_layers(self) -> bool:
+        """Whether layers run again in the backward pass: no gradient is seen at their outputs, which some methods need."""
+        return self.recompute
+
     def reset_parameters(self) -> None:
         """Reset the measurements."""
         self.measured.zero_()

@@ -11,10 +11,10 @@ from adagp.errors import ModelError, OptionError
 from adagp.layers.sites import Site
 from adagp.layers.summaries import pool_maximum
 from adagp.layers.weights import norms
-from adagp.sources.base import BatchContext, Rounds, on_gradient
+from adagp.sources.base import BatchContext, Rounds, RunningNorms, on_gradient
 from adagp.sources.demand import Demand, TrialCall, chain_macs, kept_inputs, weight_gradient_macs
 from adagp.sources.learned import LearnedSource, LearningOptions
-from adagp.sources.local import Kept, weight_gradient
+from adagp.sources.local import Kept, check_not_recomputed, weight_gradient
 
 
 def remap(vector: Tensor, count: int) -> Tensor:
@@ -158,6 +158,15 @@ class ProgramSource(RemappedSource):
         self._pictures: dict[Site, list[Tensor]] = {}
         self._context = BatchContext(Step(0, 0))
         self._first_epoch: int | None = None
+
+    def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
+        """Raise on layers at whose output no gradient is seen; build the network."""
+        check_not_recomputed("remap_program", sites)
+        super().bind(sites, norms)
+
+    def check_call(self, call: TrialCall, outputs: Sequence[Size]) -> None:
+        """Raise on a layer at whose output no gradient is seen."""
+        check_not_recomputed("remap_program", [call.site])
 
     def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
         """Return what the predictor takes, and the backward pass that GP batches have all the same."""
