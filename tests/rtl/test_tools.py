@@ -2,6 +2,9 @@
 
 import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from tests.fuzzing import fuzzed
 from tests.marks import slow
 
 from adagp.errors import ToolError
-from adagp.rtl.tools import CONTENTS, cached_folder
+from adagp.rtl.tools import CONTENTS, cached_folder, run
 
 REFUSED = "and is not used: libraries in it would be run. Delete it, or set ADAGP_CACHE to another folder."
 
@@ -133,3 +136,24 @@ def test_no_damage_to_an_entry_passes(cache: Path, name: str, examples: int) -> 
         assert bool(calls) == (content != whole) or name == CONTENTS
 
     check()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the request is the Linux kernel's")
+def test_a_tool_ends_with_the_program_that_called_it(tmp_path: Path) -> None:
+    tool = "import os, time; print(os.getpid(), file=open('id', 'w'), flush=True); time.sleep(60)"
+    imports = "import sys; from pathlib import Path; from adagp.rtl.tools import run"
+    caller = f"{imports}; run([sys.executable, '-c', {tool!r}], Path())"
+    with subprocess.Popen([sys.executable, "-c", caller], cwd=tmp_path) as process:
+        while not (tmp_path / "id").is_file() or not (tmp_path / "id").read_text():
+            time.sleep(0.05)
+            assert process.poll() is None
+        process.terminate()
+    tool_id = int((tmp_path / "id").read_text())
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{tool_id}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{tool_id}").exists()
+
+
+def test_what_a_tool_printed_is_returned(tmp_path: Path) -> None:
+    assert run([sys.executable, "-c", "print('done')"], tmp_path) == "done\n"

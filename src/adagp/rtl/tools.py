@@ -1,16 +1,19 @@
 """The external tools, Yosys, Verilator, a C++ compiler and OpenSTA: where they are, and a cache of their results."""
 
+import ctypes
 import hashlib
 import json
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +24,9 @@ from adagp.errors import AdagpError, ToolError
 
 LIMITS = Limits(seconds=4 * 3600, memory=all_memory() + 2**33, file_size=2**34)
 """Of a tool: it may read a foreign file, a Liberty library say."""
+PR_SET_PDEATHSIG = 1
+"""The request of prctl(2) for a signal when the parent ends."""
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 INSTALL = "Install it with: pip install '.[rtl]'."
 EQUAL_WIDTHS = "equal_widths"
 """A command in scripts for Yosys that is our own: see verilog.py."""
@@ -130,6 +136,14 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _end_with(parent: int) -> None:
+    """In a new process, before its program: end with `parent`; a tool may work for hours."""
+    if _LIBC is not None:
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the request reached the kernel
+            os._exit(1)
+
+
 def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None, name: str = "") -> str:
     """Run a program in `folder` and return what it printed; raise with its errors if it fails. `name` is its name there."""
     with subprocess.Popen(
@@ -141,6 +155,7 @@ def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str]
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        preexec_fn=partial(_end_with, os.getpid()),
     ) as process:
         with suppress(ProcessLookupError):
             LIMITS.apply(process.pid)
