@@ -113,6 +113,14 @@ def test_batch_size_above_the_data_set(rejects: Refuses) -> None:
     )
 
 
+def test_a_model_that_recomputes_and_a_method_that_needs_gradients_at_outputs(rejects: Refuses) -> None:
+    assert rejects("train", "--model", "duplex", "--backbone", "none", "--batches", "20") == (
+        "source 'feedback' needs the gradients at the outputs of layers, which 'branch.chain' (ReversibleChain) does not "
+        "have: it computes its layers again in the backward pass. Let it store the activations (recompute=False, on the "
+        "command line --no-recompute), train by bp or adagp, or exclude its layers."
+    )
+
+
 def test_a_data_set_that_is_not_there(rejects: Refuses) -> None:
     assert rejects("train", "--dataset", "cifar10", "--data-dir", "here") == (
         "data set 'cifar10' is not in here. Put there the file here/cifar10.npz with the arrays "

@@ -182,6 +182,26 @@ def test_search_finds_pages_and_pages_fit_a_phone(address: str, browser: "Browse
     assert complaints == []
 
 
+TOO_WIDE = """() => [...document.querySelectorAll('article table, article img')]
+    .filter(each => each.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+    .map(each => each.tagName)"""
+
+
+def test_pages_are_printed_whole_on_white(address: str, browser: "Browser") -> None:
+    context = browser.new_context(viewport={"width": 688, "height": 900}, color_scheme="dark")  # the text on A4
+    page = context.new_page()
+    page.emulate_media(media="print", color_scheme="dark")
+    for place in (*LOOKED_AT, "cheat-sheet.html", "models.html", "commands/sweep.html", "results/batch-size.html"):
+        page.goto(f"{address}/{place}")
+        page.wait_for_function("() => document.querySelector('article')")
+        assert page.evaluate(TOO_WIDE) == [], place
+        colours = page.evaluate(
+            "() => [document.documentElement, document.body].map(e => getComputedStyle(e).backgroundColor)"
+        )
+        assert colours == ["rgb(255, 255, 255)"] * 2
+    context.close()
+
+
 def test_search_index_has_all_pages(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
     found = {one["location"].partition("#")[0] for one in index["docs"]}

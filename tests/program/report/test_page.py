@@ -349,6 +349,13 @@ def test_light_and_dark_and_print(study_page: Path, open_page: OpenPage, screens
     page.emulate_media(media="print")
     assert page.evaluate(paper) == "rgb(255, 255, 255)"
     assert not toggle.is_visible()
+    page.set_viewport_size({"width": 703, "height": 900})  # the text on A4
+    charts = "[...document.querySelectorAll('.chart:not(.wide)')].slice(0, 2)"
+    left, right = page.evaluate(
+        f"{charts}.map(each => [each.getBoundingClientRect().top, each.getBoundingClientRect().right])"
+    )
+    assert left[0] == right[0], "two charts in a line"
+    assert left[1] < right[1] <= 703
 
 
 @pytest.mark.slow

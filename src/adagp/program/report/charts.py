@@ -314,7 +314,7 @@ def _bars(rows: list[dict[str, Any]], title: str, hue: Spec, tips: list[Spec]) -
     lengths: defaultdict[str, float] = defaultdict(float)
     for row in rows:
         lengths[row["name"]] += row["value"]
-    end = 1.25 * max(lengths.values(), default=0.0) or 1.0  # room for a number behind the bar on a phone
+    end = 1.4 * max(lengths.values(), default=0.0) or 1.0  # room for a number behind the bar on a phone
     y_axis = {"title": None, "labelLimit": 220, "ticks": False, "domain": False, "labelPadding": 8}
     return {
         "data": {"values": rows},
