@@ -142,7 +142,7 @@ class WithoutGradient(torch.autograd.Function):
         return used.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         return gradient, None
 
 
