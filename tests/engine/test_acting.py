@@ -190,8 +190,8 @@ def test_a_weight_that_is_also_used_functionally_is_warned_of_once() -> None:
     with pytest.warns(AdagpWarning) as caught:
         one_batch(trainer, lambda: loss_of(model))
     assert str(caught[0].message) == (
-        "the loss uses the weight of layer 'last' other than by calling the layer (in a penalty or functional code): that "
-        "part of its gradient is missing where 'topk' produces it. Use weight_decay, or exclude the layer."
+        "the loss uses the weight of layer 'last' other than by calling the layer, for example in a penalty: that part of "
+        "its gradient is missing where 'topk' produces it. Use weight_decay, or exclude the layer."
     )
     one_batch(trainer, lambda: loss_of(model))
 

@@ -130,7 +130,7 @@ def test_wrappers_with_copies_or_parts_of_the_model_are_rejected() -> None:
     copied.device_ids = [0, 1]
     for model, words in (
         (copied, "nn.DataParallel on several devices"),
-        (FullyShardedDataParallel(nn.Linear(5, 3)), "by FullyShardedDataParallel, which joins"),
+        (FullyShardedDataParallel(nn.Linear(5, 3)), "by FullyShardedDataParallel, which flattens"),
     ):
         with pytest.raises(ModelError, match=words):
             adagp.attach(model, torch.optim.SGD(model.parameters()), "replay", steps=30)

@@ -205,7 +205,7 @@ def test_a_penalty_and_a_loss_with_weights_of_its_own_move_nothing_else() -> Non
 
     with (
         pytest.warns(
-            adagp.errors.AdagpWarning, match=r"^the loss uses the weight of layer 'first' and 1 more otherwise"
+            adagp.errors.AdagpWarning, match=r"^the loss uses the weight of layer 'first' \(and those of 1 more\) other"
         ),
         pytest.warns(adagp.errors.AdagpWarning, match=r"^site 'ignored' has a weight gradient, but none at its output"),
     ):

@@ -193,12 +193,11 @@ class LossGraphCheck:
         uses = trainable_leaves(loss)
         used = [site for site in due if uses.get(site.weight, 0) > called[site]]
         if used:
-            more = f" and {len(used) - 1} more" if len(used) > 1 else ""
+            more = f" (and those of {len(used) - 1} more)" if len(used) > 1 else ""
             warnings.warn(
-                f"the loss uses the weight of layer '{used[0].name}'{more} other than by calling the layer (in a "
-                f"penalty or functional code): that part of its gradient is missing where '{self._local}' produces "
-                "it. Use weight_decay, "
-                "or exclude the layer.",
+                f"the loss uses the weight of layer '{used[0].name}'{more} other than by calling the layer, for example in a "
+                f"penalty: that part of its gradient is missing where '{self._local}' produces it. Use weight_decay, or "
+                "exclude the layer.",
                 AdagpWarning,
                 stacklevel=2,
             )
