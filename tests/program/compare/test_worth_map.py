@@ -1,6 +1,7 @@
 """The map: points of reports of this and of earlier versions, their sides of the break-even, table and picture."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,8 @@ def test_table_and_picture(tmp_path: Path) -> None:
         "Measured: a GP batch is worth 0.60 (0.50 to 0.70), rho^2 0.50, gradient noise scale 800 samples."
     )
     assert "In batches of plain backprop." in second.note
+    (without,) = map_sheets([replace(points[0], worth_interval=(None, None))])
+    assert without.note.startswith("Measured: a GP batch is worth 0.60, without an interval, rho^2 0.50, ")
     text = draw_map(points, tmp_path / "map.svg").read_text()
     assert text.count("does not pay") >= 2
     only_worth = report(regimes={"batches": {"methods": {}}})

@@ -129,7 +129,8 @@ def _measured(point: MapPoint) -> str:
     parts = []
     if point.worth is not None:
         ends = " to ".join(_number(end, 2) for end in point.worth_interval)
-        parts.append(f"a GP batch is worth {point.worth:.2f} ({ends})")
+        known = None not in point.worth_interval
+        parts.append(f"a GP batch is worth {point.worth:.2f}{f' ({ends})' if known else ', without an interval'}")
     if point.rho_squared is not None:
         parts.append(f"rho^2 {point.rho_squared:.2f}")
     if point.noise_scale is not None:
