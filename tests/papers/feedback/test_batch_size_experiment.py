@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adagp.papers.feedback.batch_size_experiment import NAME, worth_parts
+from adagp.papers.feedback.batch_size_experiment import NAME, RISE, worth_parts
 from adagp.papers.feedback.experiments import read_comparison
 from adagp.program.reproduce.experiment import EXPERIMENTS, Workspace
 
@@ -19,6 +19,15 @@ def test_every_network_sees_the_same_samples_at_every_batch_size(budget: str, tm
         assert (config.model, config.batch_size) == (model, size)
         assert size * comparison.batches == worth_parts(budget)[model, 32].options["batches"] * 32
         assert comparison.tuning is not None
+
+
+def test_short_comparisons_have_enough_batches_and_predict_after_the_rise_of_the_rate(tmp_path: Path) -> None:
+    for (model, size), part in worth_parts("short").items():
+        comparison = read_comparison(part.options, Workspace(tmp_path))
+        config = comparison.config(comparison.reference, 0)
+        assert (config.model, config.batch_size) == (model, size)
+        assert comparison.batches == max(51_200 // size, 100)
+        assert part.options["warmup_batches"] == 2 * RISE * comparison.batches
 
 
 def _write(workspace: Workspace, worths: dict[tuple[str, int], float | None]) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NAME = "worth-batch-size"
 RATIOS = ("1:1", "2:1", "4:1")
+RISE = 0.1
+"""The share of a run in which the learning rate rises. Predictions should begin after it: `warmup` is a larger share."""
 REFERENCE_SIZE = 128
 """The batch size that the learning rates of a network are given for; they grow with the square root of the batch size."""
 _CNN: dict[str, Any] = {"rates": (0.02, 0.06, 0.2), "weight_decay": 5e-4}
@@ -40,11 +42,23 @@ _SIZES: dict[str, dict[str, Any]] = {
         "seeds": 2,
         "large_batch": 512,
     },
+    "short": {
+        "dataset": "cifar10",
+        "networks": {name: _CIFAR[name] for name in ("vgg13_bn", "six_conv_vgg_gap")},
+        "batch_sizes": (32, 256, 2048),
+        "samples": 51_200,
+        "fewest_batches": 100,
+        "warmup": 0.2,
+        "ratios": ("1:1", "4:1"),
+        "seeds": 2,
+        "large_batch": 4096,
+    },
     "standard": {
         "dataset": "cifar10",
         "networks": _CIFAR,
         "batch_sizes": (32, 128, 512, 2048),
         "samples": 102_400,
+        "warmup": 0.2,
         "seeds": 3,
         "large_batch": 4096,
     },
@@ -53,6 +67,7 @@ _SIZES: dict[str, dict[str, Any]] = {
         "networks": {name: {**own, "width": 1.0} for name, own in _CIFAR.items()},
         "batch_sizes": (32, 128, 512, 2048),
         "samples": 1_024_000,
+        "warmup": 0.2,
         "seeds": 5,
         "large_batch": 8192,
     },
@@ -61,15 +76,18 @@ _SIZES: dict[str, dict[str, Any]] = {
 
 @cache
 def worth_parts(budget: str) -> dict[tuple[str, int], Part]:
-    """Return a comparison for each network and batch size."""
+    """Return a comparison for each network and batch size, on equally many samples unless these are too few large batches."""
     sizes = dict(_SIZES[budget])
     networks, batch_sizes, samples = (sizes.pop(name) for name in ("networks", "batch_sizes", "samples"))
+    fewest, ratios, warmup = (
+        sizes.pop(name, default) for name, default in (("fewest_batches", 1), ("ratios", RATIOS), ("warmup", RISE))
+    )
     if sizes["dataset"] != "digits":
         sizes[READS_DATA] = True
     parts = {}
     for (model, own), batch_size in product(networks.items(), batch_sizes):
         scale = (batch_size / REFERENCE_SIZE) ** 0.5
-        batches = samples // batch_size
+        batches = max(samples // batch_size, fewest)
         options = {
             **sizes,
             **own,
@@ -78,9 +96,9 @@ def worth_parts(budget: str) -> dict[tuple[str, int], Part]:
             "model": model,
             "batch_size": batch_size,
             "batches": batches,
-            "warmup_batches": max(1, batches // 10),
-            "lr_warmup": 0.1,
-            "methods": ",".join(["bp", *(f"feedback@{ratio}" for ratio in RATIOS)]),
+            "warmup_batches": max(1, round(warmup * batches)),
+            "lr_warmup": RISE,
+            "methods": ",".join(["bp", *(f"feedback@{ratio}" for ratio in ratios)]),
             "regimes": ("batches",),
             "curve": (0.4, 0.6, 0.8),
             "points": 3,
@@ -168,7 +186,7 @@ add_experiment(
     Experiment(
         NAME,
         "what a GP batch of feedback is worth, by network, batch size and ratio, with the gradient noise scale",
-        {"quick": 8.0, "standard": 300.0, "full": None},
+        {"quick": 8.0, "short": 60.0, "standard": 300.0, "full": None},
         lambda budget: list(worth_parts(budget).values()),
         conclude,
         enough=lambda budget, workspace: bool(_finished(budget, workspace)),
