@@ -1,25 +1,25 @@
-"""adagp: train deep networks with predicted gradients, and know what that is worth.
+"""adagp: train deep networks with predicted gradients, and measure what that is worth.
 
-In a training loop of your own:
+In your own training loop:
 
     trainer = adagp.attach(model, optimizer, method="feedback", length=adagp.Epochs(90, len(loader)))
     for epoch in range(90):
         for inputs, targets in loader:
             trainer.step(inputs, targets, loss_fn)
 
-Begin
-    attach, Epochs           begin; the length of a run that has epochs
+Start here
+    attach, Epochs           returns a trainer for your model; the length of a run that has epochs
     validate                 which layers are predicted, and why the others are not
     EngineOptions            how batches are computed, checked and measured: precision, compilation, guard, ...
     Trainer                  what attach returns: step, batch, rehearse, state_dict, ...
     Batch, BatchResult       a batch in progress; what Trainer.step returns
-    AdagpError, AdagpWarning the base class of all errors; training goes on, but not as expected
+    AdagpError, AdagpWarning the base class of all errors; a warning: training continues, but not as expected
 
 Methods, with their options: attach(..., method=adagp.Feedback(features=32)); all by name: list(adagp.METHODS)
     Feedback, FeedbackReplay, AdaGP, PredictedLabels, Remap, RemapProgram, DNI, DNILabels, DNIDecoupled, TopK, Random, Zero,
     FeedbackAlignment, DirectFeedbackAlignment, Control
     Backprop, Skip, Momentum, Replay, Average, Noise, Shuffled: plain backprop and controls
-    NamedMethod              one of a plug-in or of your own; MethodName, MethodOptions are the types of the others
+    NamedMethod              a method of a plug-in or of your own; MethodName, MethodOptions: the types of built-in methods
 
 Schedules: when batches are predicted
     parse_schedule           from text; Schedule is the base class
@@ -28,13 +28,13 @@ Schedules: when batches are predicted
 
 Your own
     Source, register_method  a gradient source and a method of it; BatchContext, LearningOptions, Option, AcceleratorWork
-    FeedbackSource, PredictedSource, RemappedSource, SyntheticSource, TopKSource, MixedSource: those of the methods above
+    FeedbackSource, PredictedSource, RemappedSource, SyntheticSource, TopKSource, MixedSource: sources of the methods above
     register_rule            a layer type
     Guard                    what rejects bad predictions
     WeightUpdateHook         what changes the weights after a step: DropBack
 
-`help(adagp.attach)` and so on tells more; `python -m adagp --help` is the command line. The names are imported on first use, so
-that `import adagp` costs nothing.
+For details see `help(adagp.attach)` and so on, and `python -m adagp --help` for the command line. Names are imported on first
+use, which keeps `import adagp` fast.
 """
 
 from typing import TYPE_CHECKING
@@ -203,7 +203,7 @@ def __dir__() -> list[str]:
     return sorted([*_HOMES, "__version__"])
 
 
-if not TYPE_CHECKING:  # to a type checker it would mean that every name is there
+if not TYPE_CHECKING:  # with a module-level __getattr__, type checkers accept any name
 
     def __getattr__(name: str) -> object:
         if name in _RENAMED:

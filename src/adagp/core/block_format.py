@@ -1,7 +1,7 @@
-"""Block floating point: groups of numbers that share one exponent. The format alone, as training and hardware models use it.
+"""Block floating point: groups of numbers that share one exponent. Only the format, which training and hardware models share.
 
 In `BFP(g, e, m)` g numbers share an exponent E; each has a sign and a magnitude k of m bits without a hidden one, and is worth
-`(-1)^s * k * 2^(E - m + 1)`: the leading bit of a magnitude is worth 2^E. E is that of the group's largest number.
+`(-1)^s * k * 2^(E - m + 1)`: the leading bit of a magnitude is worth 2^E. E is the exponent of the group's largest number.
 
 The exponent's e bits count from a window: of 2^e exponents, the highest is that of the tensor's largest group, and groups
 below the window use its lowest one. (This is adagp's choice; the FAST paper does not specify what its exponents count from.)
@@ -24,7 +24,7 @@ MOST_MANTISSA_BITS, MOST_EXPONENT_BITS, LARGEST_GROUP = 24, 8, 65536
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """How a tensor is converted: `group` numbers to an exponent of `exponent_bits`, magnitudes of `mantissa_bits`."""
+    """How a tensor is converted: `group` numbers share an exponent of `exponent_bits`; magnitudes have `mantissa_bits`."""
 
     group: int = 16
     exponent_bits: int = 4
@@ -52,12 +52,12 @@ class BlockFormat:
 
     @property
     def window(self) -> int:
-        """How many exponents there are."""
+        """The number of different exponents."""
         return int(2**self.exponent_bits)
 
     @property
     def chunks(self) -> int:
-        """The chunks of a magnitude."""
+        """The number of chunks of a magnitude."""
         return -(-self.mantissa_bits // CHUNK_BITS)
 
     @property

@@ -6,10 +6,10 @@ Noise-limited: batches are small, and training needs samples. A share f of the s
 get a prediction of price r, whose correlation with the true gradient of the same sample is rho. The unbiased estimate, mean
 over the share (true - predicted) + mean over all (predicted), with predictions scaled best, costs f + (1 - f) r, and has
 rho^2 + (1 - rho^2) / f times the variance of backprop with as many samples. A smaller batch trades variance for cost one to
-one, so prediction pays where the product of both is below 1. With the best f, that is where rho^2 > r.
+one, so prediction pays if the product of cost and variance is below 1. With the best f, that is the case if rho^2 > r.
 
-Step-limited: batches are far above the gradient noise scale, or a smaller batch saves no time. Then noise does not matter but
-the number of steps does: prediction pays where a GP step is worth more steps of backprop than it costs.
+Step-limited: batches are far above the gradient noise scale, or a smaller batch saves no time. Then the number of steps matters
+and noise does not: prediction pays if a GP step is worth more steps of backprop than it costs.
 """
 
 from math import sqrt
@@ -28,13 +28,13 @@ def relative_variance(rho_squared: float, share: float) -> float:
 
 
 def noise_limited_cost(rho_squared: float, price: float, share: float) -> float:
-    """Return the cost of a gradient with the variance that backprop has at cost 1; below 1, prediction pays."""
+    """Return the cost of an estimate that has the variance of backprop at cost 1. Prediction pays if it is below 1."""
     _check(rho_squared, share)
     return relative_variance(rho_squared, share) * relative_cost(share, price)
 
 
 def best_share(rho_squared: float, price: float) -> float:
-    """Return the share of true gradients at which `noise_limited_cost` is least: 1, all of them, where nothing pays."""
+    """Return the share of true gradients at which `noise_limited_cost` is least; 1 (all of them) if prediction never pays."""
     _check(rho_squared, 1.0)
     if price >= rho_squared:
         return 1.0
@@ -42,11 +42,12 @@ def best_share(rho_squared: float, price: float) -> float:
 
 
 def least_noise_limited_cost(rho_squared: float, price: float) -> float:
-    """Return `noise_limited_cost` with the best share; with a share of 0 its limit."""
+    """Return `noise_limited_cost` with the best share; its limit if that share is 0."""
     share = best_share(rho_squared, price)
     if share > 0:
         return noise_limited_cost(rho_squared, price, share)
-    # Predictions are free or perfect: (sqrt(rho^2 r) + sqrt((1 - rho^2) (1 - r)))^2, the minimum in closed form.
+    # The share is 0 if predictions are free or perfect. The minimum in closed form is
+    # (sqrt(rho^2 r) + sqrt((1 - rho^2) (1 - r)))^2.
     return (sqrt(rho_squared * price) + sqrt((1 - rho_squared) * (1 - price))) ** 2
 
 

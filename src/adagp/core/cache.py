@@ -1,8 +1,8 @@
 """A cache of expensive results in the user's cache folder: a model's size, its traced layers, the report's plotting library.
 
 The folder may vanish, be damaged, full, foreign or read-only at any time: then results are computed again, without a message.
-An entry is used only if its digest is right, and if the same program wrote it: the same source of adagp, the same Python, the
-same versions of the libraries that models come from. Entries are data; nothing in them is run.
+An entry is used only if its digest is right and the same program wrote it: the same source of adagp, the same Python, the same
+versions of the libraries that provide models. Entries are data; nothing in them is executed.
 """
 
 import hashlib
@@ -27,25 +27,26 @@ from adagp.errors import AdagpError
 T = TypeVar("T")
 
 VARIABLE = "ADAGP_CACHE"
-"""The environment variable that names another folder than the user's cache."""
+"""The environment variable that replaces the user's cache folder by another one."""
 LIBRARIES = ("torch", "torchvision", "timm")
-"""Libraries whose versions affect a model, besides our own."""
+"""Libraries whose versions affect a model, besides adagp."""
 MOST_ENTRIES = 500
-"""Files of ours in the folder at most; the oldest give way."""
-BEGUN = ".adagp-"
-"""What the name of an entry that is being written begins with."""
-OURS = re.compile(rf"[a-z_]+-[0-9a-f]{{24}}\.txt|{re.escape(BEGUN)}.+")
+"""The most files that the cache keeps in the folder; the oldest are deleted."""
+UNFINISHED_PREFIX = ".adagp-"
+"""The beginning of the name of an entry that is being written."""
+OURS = re.compile(rf"[a-z_]+-[0-9a-f]{{24}}\.txt|{re.escape(UNFINISHED_PREFIX)}.+")
+"""The names of the cache's own files."""
 
 
 def cache_root() -> Path | None:
-    """Return adagp's cache folder, which need not exist; None for a user without a home."""
+    """Return adagp's cache folder, which may be missing; None for a user without a home."""
     chosen = os.environ.get(VARIABLE)
     path = Path(chosen) if chosen else user_cache_path("adagp", appauthor=False)
     return path if chosen or path.is_absolute() else None
 
 
 def models_folder() -> Path | None:
-    """Return where answers about models are kept, if anywhere."""
+    """Return the folder of cached results about models; None if there is no cache folder."""
     root = cache_root()
     return None if root is None else root / "models"
 
@@ -53,9 +54,10 @@ def models_folder() -> Path | None:
 def cached(
     kind: str, key: Mapping[str, Any], find: Callable[[], T], *, write: Callable[[T], str], read: Callable[[str], T]
 ) -> T:
-    """Return what `find()` returns: of the cache, where it has been found before for this `kind` and `key`.
+    """Return the result of `find()`: from the cache, if it was stored before for this `kind` and `key`.
 
-    `key` has plain values. `write` and `read` turn the answer into text and back; `read` may raise on a text that is none.
+    `key` has plain values. `write` turns the result into text, and `read` turns it back; if `read` raises, the result is
+    computed again.
     """
     folder = models_folder()
     if folder is None:
@@ -65,17 +67,17 @@ def cached(
     path = folder / f"{kind}-{name}.txt"
     with suppress(AdagpError, OSError, ValueError, TypeError, KeyError, RecursionError):
         return read(_content(path, heading))
-    answer = find()
+    result = find()
     with suppress(OSError, ValueError):
-        text = f"{heading}\n{write(answer)}"
-        _keep(path, f"{_digest(text)}\n{text}")
-    return answer
+        text = f"{heading}\n{write(result)}"
+        _store(path, f"{_digest(text)}\n{text}")
+    return result
 
 
 def verified_text(digest: str, make: Callable[[], str]) -> str:
-    """Return the text that `make()` returns: from the cache, if what is there has the SHA-256 `digest`, which the caller knows.
+    """Return the result of `make()`: from the cache, if the entry has the SHA-256 `digest` that the caller expects.
 
-    So an entry that somebody else wrote is never used, not even one with a heading of this program.
+    So an entry that somebody else wrote is never used, even if it has the heading of this program.
     """
     folder = models_folder()
     if folder is None:
@@ -88,13 +90,13 @@ def verified_text(digest: str, make: Callable[[], str]) -> str:
     text = make()
     if _digest(text) == digest:
         with suppress(OSError):
-            _keep(path, text)
+            _store(path, text)
     return text
 
 
 @cache
 def program() -> dict[str, str]:
-    """Return what decides the answers besides their keys: this program and the libraries it takes models from."""
+    """Return the versions on which results depend besides their keys: of adagp, Python and the libraries with models."""
     versions = {"adagp": __version__, "source": source_digest(), "python": sys.version}
     for name in LIBRARIES:
         try:
@@ -105,7 +107,7 @@ def program() -> dict[str, str]:
 
 
 def _content(path: Path, heading: str) -> str:
-    """Return the text of an entry; raise ValueError if it is damaged, or another program's."""
+    """Return the text of an entry; raise ValueError if it is damaged or another program wrote it."""
     digest, _, rest = read_text(path, "the cache entry").partition("\n")
     first_line, _, content = rest.partition("\n")
     if digest != _digest(rest) or first_line != heading:
@@ -117,13 +119,13 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def _keep(path: Path, text: str) -> None:
-    """Write an entry under a name of its own first, so that several processes never meet in one file."""
+def _store(path: Path, text: str) -> None:
+    """Write an entry to a temporary file and rename it, so that processes that store the same entry do not interfere."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _make_room(path.parent)
-    number, temporary = tempfile.mkstemp(prefix=BEGUN, dir=path.parent)
+    descriptor, temporary = tempfile.mkstemp(prefix=UNFINISHED_PREFIX, dir=path.parent)
     try:
-        with open(number, "w", encoding="utf-8", newline="\n") as file:
+        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
         os.replace(temporary, path)
     except BaseException:
@@ -133,7 +135,7 @@ def _keep(path: Path, text: str) -> None:
 
 
 def _make_room(folder: Path) -> None:
-    """Delete the oldest entries where there are too many; what a process that died has left half done is among them."""
+    """Delete the oldest entries if there are too many, among them unfinished ones of processes that died."""
     cached = (entry for entry in os.scandir(folder) if OURS.fullmatch(entry.name) and entry.is_file())
     entries = sorted((entry.stat().st_mtime, entry.path) for entry in cached)
     for _, path in entries[: max(0, len(entries) - MOST_ENTRIES + 1)]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from adagp.errors import AdagpError, OptionError, RunError
 
 LARGEST_TEXT = 64 * 2**20
-"""Bytes of a text file at most: more is not a program, workload or configuration that could be worked through."""
+"""The most bytes of a text file. No program, workload or configuration that adagp can use is larger."""
 TEMPORARY = ".tmp"
 """The ending of a file that is being written."""
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
@@ -45,7 +45,7 @@ def reason(fault: Exception) -> str:
 
 
 def check_output_file(path: Path, doing: str = "write") -> None:
-    """Raise if a file cannot be written, naming what one was `doing`. Nothing is left behind."""
+    """Raise if a file cannot be written. `doing` is the verb in the error. Nothing is left behind."""
     try:
         if path.is_dir():
             raise OptionError(f"cannot {doing} '{path}': it is a folder.")
@@ -53,7 +53,7 @@ def check_output_file(path: Path, doing: str = "write") -> None:
             raise OptionError(f"cannot {doing} '{path}': there is no folder '{path.parent}'.")
         if path.is_file():
             path.open("ab").close()
-        if path.is_file() or not path.exists():  # to open a pipe might wait for ever
+        if path.is_file() or not path.exists():  # opening a pipe might block forever
             temporary = _temporary(path.resolve())
             temporary.unlink(missing_ok=True)
             temporary.open("xb").close()
@@ -93,10 +93,10 @@ def publish(path: Path, content: bytes) -> None:
 
 
 def write_atomically(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Write `content` so that `path` holds either all of it or what it held before, even if the machine stops.
+    """Write `content` so that `path` has either all of it or its previous content, even if the machine stops.
 
-    What a foreign folder has under the temporary name, a link elsewhere say, is removed and never written through. `mode`
-    are the permissions, the usual ones without.
+    A file or link that already has the temporary name is removed first: a link in a foreign folder is never written through.
+    `mode` sets the permissions; None: those of any new file.
     """
     temporary = _temporary(path)
     try:
@@ -109,17 +109,17 @@ def write_atomically(path: Path, content: bytes, mode: int | None = None) -> Non
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        with suppress(OSError):  # half a file is of no use to anybody, least of all on a full disk
+        with suppress(OSError):  # half a file is useless, and the disk may be full
             temporary.unlink(missing_ok=True)
         raise RunError(f"cannot write '{path}': {reason(error)}.") from None
     sync_folder(path.parent)
 
 
 def append_to(path: Path, content: bytes, size: int) -> bool:
-    """Append `content` to a file of `size` bytes; return False, with nothing written, if `path` is no such file.
+    """Append `content` to a file of `size` bytes; return False, with nothing written, if `path` is not such a file.
 
-    If the disk is full, the file gets its old size back. A crash may leave a part of `content`: its readers leave out a last
-    line without an end.
+    If the disk is full, the file gets its old size back. A crash may leave a part of `content`, so readers must ignore a last
+    line without a newline.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | _NO_WAIT | _NO_LINK)
@@ -147,7 +147,7 @@ def _temporary(path: Path) -> Path:
 
 
 def sync_folder(path: Path) -> None:
-    """Bring the names in a folder to the disk, where the system can."""
+    """Flush the names in a folder to disk, if the system supports that."""
     with suppress(OSError):
         file = os.open(path, os.O_RDONLY)
         try:
@@ -184,9 +184,9 @@ def opened_folder(path: Path, *, create: bool = False) -> Iterator[int | None]:
 
 
 def check_folder(path: Path, *, create: bool = False, deep: bool = True) -> Path:
-    """Return the folder `path`, which may be missing; raise if it is a link, or holds one that leads out of it.
+    """Return the folder `path`, which may be missing; raise if it is a link, or contains a link that leads out of it.
 
-    Without `deep` only links directly in the folder count.
+    Without `deep` only its direct entries are checked. With `create` a missing folder is created.
     """
     with opened_folder(path, create=create) as descriptor:
         if descriptor is None:
@@ -210,7 +210,7 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete the folder `path` with all it holds; of a link, the link alone."""
+    """Delete the folder `path` and its contents; if it is a link, only the link."""
     if path.is_symlink():
         path.unlink()
     else:

@@ -1,4 +1,4 @@
-"""Limits of processes that read foreign files: processor time, memory, size and number of files. Kept by the kernel."""
+"""Limits of processes that read foreign files: processor time, memory, size and number of files. The kernel enforces them."""
 
 import os
 import resource
@@ -17,7 +17,7 @@ class Limits:
     files: int = 1024
 
     def apply(self, process: int = 0) -> None:
-        """Limit a process, by default this one; hard limits that are lower already stay."""
+        """Limit the process with this id, by default the current one; a hard limit that is already lower stays."""
         limits = {
             resource.RLIMIT_CPU: self.seconds,
             resource.RLIMIT_AS: self.memory,
@@ -27,17 +27,17 @@ class Limits:
         }
         for kind, most in limits.items():
             _, hard = resource.getrlimit(kind)
-            # At the soft limit of time a process gets SIGXCPU, which tells why it ended; at the hard one SIGKILL.
+            # At the soft limit of time a process gets SIGXCPU, which identifies the cause; at the hard limit, SIGKILL.
             both = [most, most + 5 if kind == resource.RLIMIT_CPU else most]
             soft, hard = both if hard == resource.RLIM_INFINITY else [min(limit, hard) for limit in both]
             if hasattr(resource, "prlimit"):  # Linux
                 resource.prlimit(process, kind, (soft, hard))
-            elif process == 0 and kind != resource.RLIMIT_AS:  # other kernels do not keep that one
+            elif process == 0 and kind != resource.RLIMIT_AS:  # other kernels do not enforce that one
                 resource.setrlimit(kind, (soft, hard))
 
 
 def used_memory() -> int:
-    """Return the bytes of address space that this process has; 0 where that is not known."""
+    """Return the bytes of address space that this process has; 0 if that is not known."""
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
     except OSError:
@@ -51,7 +51,7 @@ def all_memory() -> int:
 
 
 def end_in_words(code: int) -> str:
-    """Return how a process ended whose return code is `code`, as subprocess gives it."""
+    """Return in words how a process ended; `code` is its return code in `subprocess`, negative for a signal."""
     if code >= 0:
         return f"it ended with code {code}"
     if -code == signal.SIGXCPU:

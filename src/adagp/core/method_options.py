@@ -69,7 +69,7 @@ class MethodOptions:
 
 
 class NamedMethod:
-    """A method by a name that type checkers cannot know: a plug-in's, `package.module:Class`, or a variable.
+    """A method by a name that type checkers do not know: that of a plug-in, `package.module:Class`, or a variable.
 
     `options` are the method's own: `adagp.NamedMethod("sign_replay", magnitude=0.5)`.
     """
@@ -84,7 +84,7 @@ class NamedMethod:
 
 
 declare_option = partial(option, panel=PANEL)
-"""The declaration of a field of a `MethodOptions`, as the command line lists it."""
+"""`option` for a field of a `MethodOptions`; the command line lists it under `PANEL`."""
 
 
 PredictorScheduler = Literal["multistep", "plateau", "none"]

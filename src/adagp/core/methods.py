@@ -22,7 +22,7 @@ from adagp.core.registry import Registry, import_reference
 from adagp.errors import OptionError, unknown_name
 
 DEFAULT_METHOD = "feedback"
-"""The method of `attach`, `adagp train`, `compare`, `simulate` and the examples where none is given."""
+"""The method of `attach`, `adagp train`, `compare`, `simulate` and the examples if none is given."""
 UNRECORDED_METHOD = "adagp"
 """The method of old run folders and checkpoints that record none: it was the default when they were written."""
 WEIGHT_GRADIENTS = ("none", "exact")
@@ -91,10 +91,12 @@ class BatchVariation(Protocol):
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """The variant of a batch that a source splits: a `share` of its samples is trained by backprop and predicted, the rest is
-    predicted only. The source `predictor` predicts, and learns from the share; `variant` is its own. If it `selects` the
-    share by the errors of all samples, the whole batch is predicted first. Without `predicts` the predictions have no effect on
-    the gradient: the rest of the batch runs forward only, and nothing is learned.
+    """The variant of a batch that a source splits: a `share` of its samples is trained by backprop and also predicted, the rest
+    is predicted only.
+
+    The source `predictor` makes the predictions and learns from the share; `variant` is the variant of that source. With
+    `selects` the share is chosen by the errors of all samples, so the whole batch is predicted first. Without `predicts` the
+    predictions do not affect the gradient: the rest of the batch runs forward only, and nothing is learned.
     """
 
     share: float
@@ -116,13 +118,13 @@ class _SameWork:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to train. `builds` names the class of its source, None for plain backprop; plans call that source `source`,
-    by the method's own name unless another is given.
+    """A way to train.
 
-    `schedule` is used where none is given. `accelerator` None means that its cost there is not declared. `parallel`
-    names the kinds of parallel runs it may take part in. `typed` is the class whose fields are its `options`, for Python
-    programs; methods of plug-ins may have `options` alone. `plateau` is the factor and the patience (in epochs) with which the
-    paper that it comes from lowers the model's learning rate.
+    `builds` names the class of its gradient source; None: plain backprop. `source` is the name of that source in plans, by
+    default the method's name. `schedule` is used if the user gives none. If `accelerator` is None, the method's cost on an
+    accelerator is not declared. `parallel` names the kinds of parallel runs in which it can be used. `typed` is the class whose
+    fields declare its `options`; methods of plug-ins may have `options` only. `plateau` is the factor and the patience (in
+    epochs) with which the method's paper lowers the model's learning rate.
     """
 
     name: str
@@ -144,12 +146,12 @@ class Method:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Its own options at their defaults."""
+        """The defaults of the method's own options, by name."""
         return {option.name: option.default for option in self.options}
 
 
 def _method_of(source: str) -> str | None:
-    """Return the method whose source plans call so, for whoever takes the one name for the other."""
+    """Return the method whose source has this name in plans: users may take the source's name for the method's."""
     return next((method.name for method in _all() if method.source == source), None)
 
 
@@ -170,7 +172,7 @@ def add_method(method: Method) -> Method:
 
 
 def method_options() -> dict[str, Option]:
-    """Return the options of all methods by name; where methods differ in the default, the first one's."""
+    """Return the options of all methods by name. If methods have different defaults for an option, the first one counts."""
     options: dict[str, Option] = {}
     for name in METHODS:
         for option in METHODS[name].options:
@@ -184,7 +186,7 @@ def methods_with(option: str) -> list[str]:
 
 
 def find_method(name: str) -> Method:
-    """Return the method of this name; one named `package.module:Class` is imported and entered into the table."""
+    """Return the method of this name. A source class named as `package.module:Class` is imported and added to the table."""
     if ":" in name and name not in METHODS:
         known = next((method for method in _all() if method.builds == name), None)
         return known or add_method(declared(import_reference(name, what="a method of your own", kind="Class"), name))
@@ -192,7 +194,7 @@ def find_method(name: str) -> Method:
 
 
 def find_source(name: str) -> Method:
-    """Return the method whose source plans call `name`, or the method of that name."""
+    """Return the method whose source is called `name` in plans, or the method of that name."""
     known = next((method for method in _all() if method.source == name), None)
     if known is not None:
         return known
@@ -225,7 +227,7 @@ Kind = TypeVar("Kind", bound=type)
 
 
 def register_method(name: str) -> Callable[[Kind], Kind]:
-    """Return a decorator that enters a class derived from `adagp.Source` into the table of methods."""
+    """Return a decorator that adds a class derived from `adagp.Source` to the table of methods under `name`."""
 
     def register(kind: Kind) -> Kind:
         add_method(declared(kind, name))
@@ -235,12 +237,12 @@ def register_method(name: str) -> Callable[[Kind], Kind]:
 
 
 def method_option(name: str, kind: type, default: Any, text: str, **more: Any) -> Option:
-    """Return an option of a method, as the command line lists it."""
+    """Return an option of a method, listed by the command line under `PANEL`."""
     return Option(name, kind, default, text, panel=PANEL, **more)
 
 
 def accelerator_work(source: str) -> AcceleratorWork:
-    """Return what a source makes an accelerator do; raise if it does not declare that."""
+    """Return the work that a source causes on an accelerator; raise if its method declares none."""
     method = find_source(source)
     if method.accelerator is None:
         raise OptionError(
@@ -251,13 +253,13 @@ def accelerator_work(source: str) -> AcceleratorWork:
 
 
 def default_split(source: str) -> BatchSplit:
-    """Return how a source that splits batches does so with its options at their defaults."""
+    """Return how a source that splits batches splits them if its options have their defaults."""
     method = find_source(source)
     return cast(BatchSplit, batch_variation(method.name, method.defaults).predicted)
 
 
 def batch_variation(method: str, options: Mapping[str, Any]) -> BatchVariation:
-    """Return how the work of a method differs from batch to batch in a run with these options of the method."""
+    """Return how a method's work differs from batch to batch, if the method has these options."""
     work = find_method(method).accelerator
     if work is None or not work.variation:
         return _SameWork()
@@ -339,15 +341,16 @@ for _method in (
         typed=Noise,
     ),
 ):
-    METHODS.add(_method.name, _method)  # not add_method: it would read the table, and so list the papers' methods first
+    METHODS.add(_method.name, _method)  # not add_method, which reads the table: the papers' methods would come first
 
 
 @dataclass(frozen=True)
 class WeightHookInfo:
-    """A hook by name. It is on where the option `switch`, which is None by default, has a value.
+    """The declaration of a weight-update hook, which is on if the option named `switch` (None by default) has a value.
 
-    `builds` names the class. It is called with the options, by their `parameter`, and with `regenerate`, which draws the
-    run's initial weights again, by parameter name. `parallel` are the kinds of parallel runs that it can take part in.
+    `builds` names the hook's class. Its arguments are the options, by their `parameter`, and `regenerate`, a function that
+    draws the run's initial weights again and returns them by parameter name. `parallel` names the kinds of parallel runs in
+    which the hook can be used.
     """
 
     name: str

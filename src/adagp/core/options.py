@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from adagp.errors import OptionError, unknown_name
 
 MOST = 10**9
-"""No whole number may be above it, unless its option sets `high`."""
+"""The largest whole number that an option without `high` may have."""
 LARGEST = 3e38
-"""No other number may be beyond it: it must fit single precision, in which models compute."""
+"""The largest magnitude of a float without `high`: it must fit single precision, in which models compute."""
 
 Choices = Sequence[str] | Callable[[], Iterable[str]]
-"""Allowed names; a function where they are known only when plugins have been loaded."""
+"""Allowed names, or a function that returns them if they are known only after plug-ins are loaded."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Option:
     `kind` is its type; `optional` also allows None, which `unset` describes in the help. The value must be at least `low` or
     above `above`, below `below` or at most `high`; `allowed` describes the range in words. It must be finite, unless `infinite`
     allows infinity. `also` is a further check, which raises. `panel` is the heading under which the help lists the option;
-    `flags` replace the flag that is derived from its name. In a comparison of methods an option is either `common` to all of
-    them, or `own` (each may have its value), or `fixed` by the comparison. `parameter` is the keyword by which a source, a
-    model's builder or a hook gets it, if that is not the option's name.
+    `flags` replace the flag that is derived from its name. `compared` is its role in a comparison of methods: `common` to all
+    of them, `own` (each may have its value), or `fixed` by the comparison. `parameter` is the keyword argument with which the
+    value is passed to a source, a model's builder or a hook, if that is not the option's name.
     """
 
     name: str
@@ -57,13 +57,13 @@ class Option:
         return self.flags[0] if self.flags else "--" + self.name.replace("_", "-")
 
     def words(self, value: Any) -> list[str]:
-        """Return the words of a command line that give the option this value."""
+        """Return the command-line arguments that set the option to this value."""
         if self.kind is bool:
             return [self.flag if value else f"--no-{self.flag[2:]}"]
         return [self.flag, str(value)]
 
     def check_type(self, value: Any, origin: str) -> None:
-        """Raise if the value has another type, naming `origin`, where it came from. A whole number is accepted as a float."""
+        """Raise if the value has another type; a whole number is accepted as a float. The error begins with `origin`."""
         whole = self.kind is float and type(value) is int
         if not (type(value) is self.kind or whole or (self.optional and value is None)):
             words = self.kind.__name__ + (" or nothing" if self.optional else "")
@@ -72,7 +72,7 @@ class Option:
     def check(self, value: Any, written: str = "") -> None:
         """Raise if the value is not among the choices, not finite, or out of range.
 
-        The error names the option as it was `written`: by default as on the command line.
+        `written` is the option's name in the error, by default its flag.
         """
         if value is None:
             return
@@ -112,17 +112,17 @@ class Option:
 
 
 def option(text: str, *flags: str, **details: Any) -> Option:
-    """Return the declaration of what it annotates: its help text and further fields of `Option`."""
+    """Return an `Option` to annotate a field or parameter with: help text, flags, and further fields in `details`."""
     return Option("", object, None, text, flags=flags, **details)
 
 
 def switch(flag: str, text: str, **details: Any) -> Option:
-    """Return the declaration of an option that is off unless it is given."""
+    """Return an `Option` that is off unless its flag is given."""
     return option(text, flag, unset="off", **details)
 
 
 def annotated_option(name: str, annotation: Any, default: Any) -> Option | None:
-    """Return the option that an annotation declares, if it does."""
+    """Return the option that an annotation declares; None if it declares none."""
     if get_origin(annotation) is not Annotated:
         return None
     kind, *details = get_args(annotation)
@@ -143,5 +143,5 @@ def declared_options(settings: type) -> dict[str, Option]:
 
 
 def keyword_options(options: Iterable[Option], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `options` as keywords for what they configure, at their defaults where `values` has none of the name."""
+    """Return the values of `options` as keyword arguments; an option that is not in `values` has its default."""
     return {option.parameter or option.name: values.get(option.name, option.default) for option in options}

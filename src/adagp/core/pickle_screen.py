@@ -1,8 +1,8 @@
 """Screens untrusted pickles before they are read: torch's weights-only reader runs no code, but it can be made to hang.
 
-A tuple that holds the same tuple twice, nested 60 deep, takes 800 bytes, and to hash it, as the key of a table, takes
-centuries. So the instructions of a pickle are followed without making any object: each value has a *weight*, the number of
-objects that a walk through it would meet, and what is hashed may weigh only so much in all.
+A tuple that contains the same tuple twice, nested 60 deep, takes 800 bytes; hashing it, as the key of a dictionary, takes
+centuries. So this module follows the instructions of a pickle without making any object. Each value has a *weight*, the number
+of objects that a walk through it would meet, and the total weight of all hashed values is limited.
 """
 
 import pickle
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO, Any
 
 MOST_BYTES = 64 * 2**20
-"""Bytes of a pickle at most; tensors are not in it."""
+"""The most bytes of a pickle, which does not include the tensors."""
 COLLIDING = 2**60
-"""Whole numbers from about here on can share a hash, so that a table of many takes quadratic time."""
+"""Whole numbers from about here on can share a hash, so that a dictionary with many of them takes quadratic time."""
 _COLLIDING_WEIGHT = 1000
 _HEAVIEST = 2**62
 _FREE_WEIGHT, _WEIGHT_PER_INSTRUCTION = 100_000, 64
@@ -30,7 +30,7 @@ class _Value:
 
 
 def check_pickle(content: bytes) -> None:
-    """Raise `UnpicklingError` on a pickle that would take long, or much memory, to read."""
+    """Raise `UnpicklingError` on a damaged pickle, and on one that would take long, or much memory, to read."""
     if len(content) > MOST_BYTES:
         raise pickle.UnpicklingError(f"its pickle has more than {MOST_BYTES:,} bytes")
     screen = _Screen(len(content))
@@ -54,7 +54,7 @@ class _Screen:
         self._hashed = 0
 
     def follow(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
-        """Do to the stack what an instruction does."""
+        """Apply one instruction to the stack."""
         self._instructions += 1
         name = opcode.name
         if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
@@ -69,7 +69,7 @@ class _Screen:
             self._combine(name, opcode, argument)
 
     def _remember(self, number: int) -> None:
-        if number > self._size:  # Python's reader would allocate that many places
+        if number > self._size:  # Python's reader would allocate that many entries
             raise pickle.UnpicklingError("it claims more than the file can hold")
         self._memo[number] = self._stack[-1]
 
@@ -106,10 +106,10 @@ class _Screen:
 
 
 def check_torch_archive(file: Path | IO[bytes]) -> int:
-    """Return the size in bytes of a file that `torch.save` wrote; raise on damage, and on what torch never writes.
+    """Return the total size in bytes of the entries of a file of `torch.save`; raise if it is damaged or not written by torch.
 
-    torch ignores wrong checksums. A compressed part could claim any size, and another reader might see another part of two
-    with one name.
+    torch ignores wrong checksums. A compressed entry could claim any size, and of two entries with the same name another
+    reader might read the other one.
     """
     with zipfile.ZipFile(file) as archive:
         pickled = _find_pickle(archive)

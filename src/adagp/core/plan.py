@@ -16,11 +16,11 @@ from functools import cached_property
 from adagp.errors import OptionError
 
 BACKPROP = "backprop"
-"""The name of the source that is not a source: autograd itself."""
+"""The name that stands for autograd where plans name a source."""
 
 
 class Phase(StrEnum):
-    """What a batch is called in tables and metrics."""
+    """The kind of a batch, as tables and metrics name it."""
 
     WARMUP = "warmup"
     BP = "bp"
@@ -39,10 +39,10 @@ class Step:
 class Plan:
     """Where each site's weight gradient comes from in one batch.
 
-    `default` is the source of every site that `by_site` does not name. With `hold_rest` parameters that belong to
-    no site (biases, normalisation, embeddings, unknown layers) are frozen; else backprop trains them. A plan without a
-    backward pass freezes them in any case. `frozen` names those that are frozen while the others are trained: those below
-    the layer at which the backward pass stops. `held` is its former name.
+    `default` is the source of every site that `by_site` does not name. With `hold_rest` all parameters that belong to no site
+    (biases, normalisation, embeddings, unknown layers) are frozen; otherwise backprop trains them, except those that `frozen`
+    names: the ones below the layer at which the backward pass stops. A plan without a backward pass freezes all of them.
+    `held` is the former name of `frozen`.
     """
 
     phase: Phase
@@ -71,7 +71,7 @@ class Plan:
             "hold_rest": hold_rest,
             "frozen": frozen,
         }
-        vars(self).update(fields)  # assignments are forbidden
+        vars(self).update(fields)  # a frozen dataclass forbids assignments
 
     @property
     def held(self) -> frozenset[str]:
@@ -112,10 +112,10 @@ def predicted_plan(source: str) -> Plan:
 
 
 LONG_RUN = 90
-"""Epochs of a long run, for which ladders are given. A run without epochs is divided into at most so many."""
+"""Epochs of a long run, the length for which ladders are defined. A run without epochs is divided into at most this many."""
 EPOCH_MULTIPLE = 60
-"""Such epochs have a multiple of this many batches: schedules restart in each epoch, and
-alternations of up to six batches then continue as if there were none."""
+"""The epochs of a divided run have a multiple of this many batches. Schedules restart in each epoch; alternations that repeat
+after up to six batches then continue as if there were no epochs."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def divided_run(steps: int) -> RunLength:
 
 
 def shortened_run(length: Epochs, batches: int | None) -> RunLength:
-    """Return the length of a run of `batches`, which end in its last epoch."""
+    """Return the length of a run that ends after `batches` (None: after whole epochs), which must be in its last epoch."""
     epochs, each = length.count, length.batches_per_epoch
     if batches is not None and not 0 <= epochs * each - batches < each:
         raise OptionError(f"{batches} batches do not end in epoch {epochs} of a run with {each} batches per epoch.")

@@ -1,7 +1,7 @@
 """Precisions by their text form: the arithmetic in which the products of a model's layers are computed. No torch here.
 
-`precision="bfp4"` is read by the family `bfp`, which adds itself to `PRECISIONS`. A paper or plug-in whose module does
-that calls `provide("precision", "package.module")`. The core has single precision alone.
+`precision="bfp4"` is read by the family `bfp`, whose module adds it to `PRECISIONS`. A paper or plug-in with such a module
+calls `provide("precision", "package.module")`, so that it is imported when needed. The core has single precision only.
 """
 
 import re
@@ -24,13 +24,13 @@ class Precision(ABC):
     native = False
     """Whether torch's own products are used, in single precision."""
     by_layer = False
-    """Whether it depends on the order in which layers run, so that a trial forward pass is needed."""
+    """Whether the arithmetic depends on the order in which layers run, so that a trial forward pass is needed."""
     shared_exponent: tuple[int, int] | None = None
-    """For block floating point: how many numbers share an exponent, and its bits."""
+    """For block floating point: how many numbers share an exponent, and the bits of that exponent."""
 
     @abstractmethod
     def arithmetic(self, facts: "ArithmeticFacts", is_training: Callable[[], bool]) -> "Arithmetic":
-        """Return what computes the products of a run; `is_training` returns whether the present call is one of training."""
+        """Return the object that computes the products of a run; `is_training()` is whether the current call trains."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def parse_precision(text: str) -> Precision:
 
 
 def unreadable_precision(text: str) -> OptionError:
-    """Return the error for a text that is none of the allowed forms."""
+    """Return the error for a text that has none of the allowed forms."""
     return OptionError(f"cannot read the precision '{text[:80]}'. Allowed forms: {', '.join(precision_forms())}.")
 
 

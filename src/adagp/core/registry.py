@@ -28,7 +28,7 @@ _providers: defaultdict[str, list[str]] = defaultdict(list)
 def provide(kind: str, module: str) -> None:
     """Declare that importing `module` adds things to the table of this kind; it is imported when that table is first read.
 
-    A paper, or a plug-in, calls it for modules that are not worth importing for anything else.
+    A paper or plug-in calls it for modules that nothing else needs, so that they are not imported in vain.
     """
     if module not in _providers[kind]:
         _providers[kind].append(module)
@@ -53,7 +53,7 @@ class Registry(Generic[T]):
     def __init__(
         self, kind: str, *, extensible: bool = False, suggest: Callable[[str], str | None] = lambda name: None
     ) -> None:
-        """Create an empty table. `suggest` gives what an unknown name may stand for, if that is not in the table."""
+        """Create an empty table. `suggest` returns the name that an error proposes for an unknown one; None: the nearest."""
         self.kind = kind
         self._suggest = suggest
         self.extensible = extensible
@@ -68,7 +68,7 @@ class Registry(Generic[T]):
         return entry
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that enters what it decorates under `name`."""
+        """Return a decorator that adds the decorated function or class under `name`."""
         return lambda entry: self.add(name, entry)
 
     def __getitem__(self, name: str) -> T:
@@ -88,7 +88,7 @@ class Registry(Generic[T]):
 
     @property
     def _all(self) -> dict[str, T]:
-        """The things, once everything that provides some has been imported."""
+        """The things, after all modules that provide some have been imported."""
         if self.extensible:
             while self._imported < len(modules := providers(self.kind)):
                 self._imported += 1  # before the import, which may read this table
@@ -99,7 +99,7 @@ class Registry(Generic[T]):
 def import_reference(reference: str, *, what: str, kind: str, error: type[AdagpError] = OptionError) -> Any:
     """Return the callable that `reference` names as `package.module:name`.
 
-    Errors are of type `error`; their text describes `what` (such as "a model of your own") and its `kind` (such as "function").
+    Errors are of type `error`; their text contains `what` (such as "a model of your own") and `kind` (such as "function").
     """
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
@@ -126,7 +126,7 @@ def faults_as(error: type[AdagpError], text: str) -> Iterator[None]:
 
 
 def import_users_module(name: str) -> ModuleType:
-    """Import a module, also from the current directory, as `python -m` does and console scripts do not."""
+    """Import a module, also from the current directory, which console scripts do not search."""
     current = str(Path.cwd())
     if current not in sys.path:
         sys.path.insert(0, current)
