@@ -64,10 +64,11 @@ def join_calls(
     calls: Sequence[LocalCall],
     gradients: dict[Site, Tensor],
 ) -> Rounds:
-    """Make the sums in the fits and bias corrections of `sites` those of all processes, and put the mean weight gradients of
-    the `calls` into `gradients`.
+    """Sum over all processes what the fits and bias corrections of `sites` learn from, and put the mean weight gradients of
+    `calls` into `gradients`.
 
-    Three rounds: how often each site was called (which must agree), the global means, and everything that is summed.
+    The tensors to be summed are yielded in three rounds: how often each site was called (which must agree), the features' sums
+    and row counts, and everything else.
     """
     device = sites[0].weight.device
     learned = [(site, fits[site.index].regression.sums) for site in sites if site.index in fits]
@@ -134,7 +135,7 @@ class _GlobalSums:
 
     def __init__(self, additions: Sequence[_Addition], totals: Tensor, means: Tensor) -> None:
         self._sums = list(dict.fromkeys(addition.sums for addition in additions))
-        # Sites alike have the same rows: equal totals, by their bytes, stand for one call of the model.
+        # Sites called with the same rows have equal totals: the bytes of these identify a call of the model.
         self._keys = [bytes(total.cpu().numpy().tobytes()) for total in totals]
         self._positions: dict[CrossSums, list[int]] = {}
         self._second: dict[bytes, Tensor] = {}

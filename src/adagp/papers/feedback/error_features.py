@@ -19,9 +19,10 @@ class ErrorFeatures:
     """Turns output errors into at most `most` features per row; larger errors are projected at random.
 
     A random projection keeps inner products in expectation. An error `(N, T, V)` is one of sequences: V is projected.
-    Other errors are flattened, samples first. Of several outputs, those count that the loss has depended on in a BP batch.
+    Other errors are flattened, samples first. If the model has several outputs, those are used that the loss of a BP batch
+    has depended on.
 
-    With `classes` there are as many features again: the softmax of the outputs (`class_features`), projected alike.
+    With `classes` there are as many features again: the softmax of the outputs (`class_features`), projected likewise.
     """
 
     def __init__(self, most: int, seed: int, *, classes: bool = False) -> None:
@@ -32,7 +33,7 @@ class ErrorFeatures:
         self._projection: Tensor | None = None
 
     def note_outputs(self, call: ModelCall) -> int | None:
-        """Count the outputs that the loss of a BP batch depends on; return the first new one if others counted before."""
+        """Use the outputs that the loss of a BP batch depends on; return the first new one if others were used before."""
         present = [index for index, error in enumerate(call.errors) if error is not None]
         new = [index for index in present if index not in self.outputs]
         known, self.outputs = bool(self.outputs), sorted({*self.outputs, *new})
@@ -45,7 +46,7 @@ class ErrorFeatures:
         return min(self.most, width) * (2 if self.classes else 1)
 
     def of_call(self, call: ModelCall) -> Tensor:
-        """Return the features of the errors at those outputs of `call` that count, as `of_several` does."""
+        """Return the features of the errors at the outputs of `call` that are used, as `of_several` does."""
         present = [index for index, error in enumerate(call.errors) if error is not None]
         self.outputs = self.outputs or present
         first = call.errors[present[0]]
@@ -83,10 +84,10 @@ class ErrorFeatures:
 def class_features(softmax: Tensor, error: Tensor) -> Tensor:
     """Return s * softmax of each row, where the error of cross-entropy is s * (softmax - label).
 
-    Error and softmax together span the label without reading it. The factor s, 1 over the samples for a mean loss, makes both
-    equally large, also where a loss is a sum, or divided by the number of micro-batches. It is the ratio of what is positive
-    in the errors to the softmax there, as a label makes one number of a row negative. A row without error, such as that of a
-    padded position, is not a sample and has no features.
+    Error and softmax together span the label without reading it. The factor s is 1 over the number of samples for a mean loss.
+    It makes error and softmax equally large, also if the loss is a sum or is divided by the number of micro-batches. Only the
+    label's entry of an error is negative; at all others the error is s * softmax. So s is the sum of the positive errors over
+    the sum of the softmax at the same places. A row without error, such as a padded position, has no features.
     """
     positive = error > 0
     scale = (error * positive).sum() / (softmax * positive).sum().clamp(min=torch.finfo(softmax.dtype).tiny)
@@ -125,23 +126,24 @@ def rows_for(site: Site, shape: Size, features: Tensor, axis: int = 0) -> Tensor
 
 
 def is_other_sequence(site: Site, shape: Size, features: Size) -> bool:
-    """Return whether a site has positions of its own, with positions first, as has the model's output: an encoder's."""
+    """Return whether a site is over another sequence than the model's output, as in an encoder; both with positions first."""
     if site.sequence_first is False or site.rule.kind != "linear" or len(shape) != 3 or len(features) != 3:
         return False
     return shape[0] != features[0] and shape[1] == features[1]
 
 
 PROBED_SAMPLES = (1, 0, 2)
-"""Samples whose gradient is taken until one decides. If the first (or last) position stands for the whole sequence, sample 0
-is in the first row and in the first column alike."""
+"""The samples to probe, in this order, until one decides. Sample 0 is not the first: if the model reads only position 0, as
+classifiers of sequences do, the gradient of sample 0 is in row 0 and in column 0, whichever axis counts the samples."""
 
 
 class SampleAxes:
-    """Finds the axis of each site's output that is the first axis of the model's output: the samples.
+    """Finds the axis of each site's output that counts the samples, which are the first axis of the model's output.
 
-    Where exactly one axis has that size, the sizes decide. Else autograd does: a sample's output depends on no other sample, so
-    the gradient of one sample of the model's output with respect to the site's output is zero in all other samples. It is
-    taken once for a site, in the first BP batch that needs it: `keep` the outputs of sites in a forward call, then `settle`.
+    If exactly one axis has that size, the sizes decide. Otherwise autograd does: a sample's output depends on no other sample,
+    so the gradient of one sample of the model's output with respect to the site's output is zero for all other samples. This
+    gradient is taken once for a site, in the first BP batch that needs it: `keep` the outputs of sites in a forward call, then
+    `settle`.
     """
 
     def __init__(self) -> None:
@@ -150,7 +152,7 @@ class SampleAxes:
         self._waiting: list[tuple[Site, Tensor]] = []
 
     def keep(self, site: Site, output: Tensor) -> None:
-        """Keep the output of a site until the model's outputs are there, if its axis is still open."""
+        """Keep the output of a site until the model's outputs are known, if its axis is not known yet."""
         if site.index in self._axes or site.index in self._probed or site.rule.kind != "linear":
             return
         if output.dim() > 2 and output.requires_grad and not torch.compiler.is_compiling():
@@ -168,7 +170,7 @@ class SampleAxes:
     def of(self, site: Site, shape: Size, output: Size) -> int:
         """Return the axis of a site's output of `shape` that is the first one of the model's `output`.
 
-        Raises ModelError where no axis has its size, and where several have and nothing decides between them.
+        Raises ModelError if no axis has its size, or if several have and nothing decides between them.
         """
         _check_batched(site, shape)
         axes = candidates(site, shape, output[0])

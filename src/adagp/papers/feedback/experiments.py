@@ -43,7 +43,7 @@ _SIZES: dict[tuple[str, str], dict[str, Any]] = {
 }
 _OWN = ("methods", "regimes", "curve", "pipeline", "batches", "seeds", "large_batch", "points")
 _TUNING = ("rates", "tune_batches")
-"""Options of a comparison; the others are those of its runs."""
+"""Options of the comparison and of its tuning; all others are options of its runs."""
 
 
 COMPARED = record_of(
@@ -69,7 +69,7 @@ def comparison_part(name: str, budget: str) -> Part:
 
 
 def read_comparison(options: Mapping[str, Any], workspace: Workspace) -> "Comparison":
-    """Return the comparison that a part's options mean."""
+    """Return the comparison that a part's options describe."""
     from adagp.program.compare.comparison import Comparison
     from adagp.program.compare.grid import Tuning
     from adagp.program.compare.methods import read_candidates
@@ -87,7 +87,7 @@ def read_comparison(options: Mapping[str, Any], workspace: Workspace) -> "Compar
 
 
 def compare_methods(part: Part, workspace: Workspace) -> dict[str, Any] | None:
-    """Carry a comparison out, or continue it where it was left; it is kept in the folder `comparisons`."""
+    """Run a part's comparison in the folder `comparisons`, or resume it; return None if it was stopped."""
     from adagp.program.compare.workflow import run_comparison
     from adagp.program.tasks.base import build_task
 
@@ -214,8 +214,8 @@ def _draw(rows: Sequence[Mapping[str, Any]]) -> "Figure":
         for index, row in enumerate(row for row in rows if row["regime"] == regime):
             middle = 100 * row["accuracy_mean"]
             known = row["accuracy_low"] is not None
-            reach = [[middle - 100 * row["accuracy_low"]], [100 * row["accuracy_high"] - middle]] if known else None
-            axis.errorbar(index, middle, yerr=reach, fmt="o", capsize=3, color=series_colour(index))
+            error = [[middle - 100 * row["accuracy_low"]], [100 * row["accuracy_high"] - middle]] if known else None
+            axis.errorbar(index, middle, yerr=error, fmt="o", capsize=3, color=series_colour(index))
             axis.annotate(
                 f"{row['batches']:.0f}", (index, middle), xytext=(6, 4), textcoords="offset points", fontsize=8
             )

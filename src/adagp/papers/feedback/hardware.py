@@ -15,12 +15,13 @@ from adagp.hw.workload import ArrayLayer, Convolution, Linear
 
 @dataclass(frozen=True)
 class FeedbackWork:
-    """What feedback does in a batch. It uses at most `features` numbers of the output's error, and as many again of their mean.
+    """What feedback does in a batch.
 
-    With `class_features` both numbers are twice as large: the softmax of the outputs is used as well.
-
-    In a batch by backprop it may learn (`fits`), and record its inputs for the bias correction (`corrects`). Where a
-    run does so at all, the prediction for recent batches by backprop is subtracted from that for a GP batch (`subtracts`).
+    features         maximum number of features of the output's error; their mean has as many
+    class_features   the softmax of the outputs is used as well, which doubles both
+    fits             a BP batch updates the regression
+    corrects         a BP batch updates the bias correction from its inputs
+    subtracts        in a GP batch the prediction for recent BP batches is subtracted: the run has a bias correction
     """
 
     features: int = 64
@@ -36,9 +37,9 @@ FULL_FEEDBACK = FeedbackWork()
 
 @dataclass(frozen=True)
 class FeedbackTurns:
-    """In which batches of a run feedback learns and corrects itself: the first one with true gradients, then every N.
+    """Which batches with true gradients update the regression and the bias correction: the first one, then every N.
 
-    `predicted` is what it does where both are due, and in batches without true gradients.
+    `predicted` is the work of a batch without true gradients, and of one that updates both.
     """
 
     predicted: FeedbackWork = FULL_FEEDBACK
@@ -52,7 +53,7 @@ class FeedbackTurns:
         return lcm(self.learn_every, self.correct_every)
 
     def at(self, number: int) -> FeedbackWork:
-        """Return what is done in the batch of this number, counted from 0 over those with true gradients."""
+        """Return the work of a batch; `number` counts the batches with true gradients from 0."""
         corrects = self.corrects and number % self.correct_every == 0
         return _turn(self.predicted, number % self.learn_every == 0, corrects)
 
@@ -93,9 +94,10 @@ def feedback_sizes(layer: ArrayLayer, batch: int, error_words: int, work: Feedba
 def feedback_gradient(site: SiteWork) -> Cost:
     """Cost the weight gradient from the output's error, without stalls.
 
-    The inputs of a batch are mixed to as many samples as there are features, and one of their mean; the weight gradient is
-    taken of those. A batch of fewer rows than features gets its output gradients predicted, and the exact product. To subtract
-    the prediction for recent batches, their mixed inputs are brought from memory, and one sample is added.
+    The inputs of a batch are mixed to one sample per feature and one for the mean; the weight gradient is taken of those. If a
+    batch has fewer rows than features, the output gradient of each row is predicted instead, and the weight gradient is the
+    full product. To subtract the prediction for recent batches, their mixed inputs are read from memory, and one sample is
+    added.
     """
     layer, accelerator, work = site.layer, site.accelerator, _batch_work(site)
     sizes = feedback_sizes(layer, site.batch, site.error_words, work)
@@ -122,7 +124,7 @@ def feedback_gradient(site: SiteWork) -> Cost:
 
 
 def _mixing(accelerator: Accelerator, sizes: FeedbackSizes) -> Product:
-    """Return the product that mixes the inputs of a batch to one sample a feature, and one of their mean."""
+    """Return the product that mixes the inputs of a batch to one sample per feature and one for the mean."""
     mix = Product(sizes.features + 1, sizes.rows, sizes.inputs)
     return accelerator.trained_with(mix, Operation.FORWARD)
 
@@ -132,7 +134,7 @@ def _mean_bits(accelerator: Accelerator, sizes: FeedbackSizes) -> int:
 
 
 def feedback_regression(site: SiteWork) -> Predictions | None:
-    """Cost what a batch by backprop adds to feedback's fit: both moments, and running means of mixed inputs and gradient."""
+    """Cost the update of feedback in a BP batch: both moments, and the running means of mixed inputs and gradient."""
     layer, accelerator, work = site.layer, site.accelerator, _batch_work(site)
     if not site.learns or not (work.fits or work.corrects):
         return None
@@ -144,7 +146,7 @@ def feedback_regression(site: SiteWork) -> Predictions | None:
         if work.fits:
             cost += _feedback_moments(array, sizes)
         if work.corrects:
-            # The means are read before they move; mixed inputs are written as the product's result.
+            # The running means are read before they are updated; the mixed inputs are written as the product's result.
             noted = _mean_bits(accelerator, sizes)
             cost += array.tiled_cost(_mixing(array, sizes)).moving(noted + truth, truth)
         costs.append(accelerator.with_stalls(cost))
@@ -168,9 +170,9 @@ def _feedback_moments(accelerator: Accelerator, sizes: FeedbackSizes) -> Cost:
 def feedback_exchange(work: ExchangeWork) -> SourceExchange:
     """Return what copies of the model exchange (`papers/feedback/data_parallel.py`).
 
-    How often each site was called, and the means of the features, are in double precision. Then follow in a GP batch the mixed
-    inputs of each site or its weight gradients, whichever are fewer; in a BP batch the patterns of outputs and the mixed
-    inputs. The copies of a pipeline's stage add up their weight gradients, and what they learn from.
+    The first two rounds, the call counts and the means of the features, are in double precision. The third has in a GP batch
+    the mixed inputs of each site or its weight gradient, whichever has fewer numbers, and in a BP batch the patterns of outputs
+    and the mixed inputs. Copies of a pipeline's stage sum their weight gradients, and what they learn from.
     """
     turn = FULL_FEEDBACK if work.variant is None else cast(FeedbackWork, work.variant)
     sizes = [feedback_sizes(site, 1, work.error_words, turn) for site in work.sites]

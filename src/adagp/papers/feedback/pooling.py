@@ -34,14 +34,14 @@ class KeptMaps:
     inputs: Size | None
 
     def numbers(self, features: int, side: int) -> int:
-        """Return how many numbers are kept of it between batches: patterns, mixed inputs and the mean true gradient."""
+        """Return how many numbers are kept between batches: patterns, mixed inputs and the mean true gradient."""
         kept = 2 * (features + 1) * self.output_numbers(side)
         if self.inputs is None:
             return kept
         return kept + (features + 1) * self.input_numbers(side) + self.site.weight.numel()
 
     def output_numbers(self, side: int) -> int:
-        """Return the numbers of a row of its output, averaged to at most `side` positions an axis."""
+        """Return the numbers of a row of its output, averaged to at most `side` positions per axis."""
         return self._per_row(self.output, side)
 
     def input_numbers(self, side: int) -> int:
@@ -60,14 +60,14 @@ class KeptMaps:
 
 
 def kept_bytes(maps: Iterable[KeptMaps], features: int, side: int = 0) -> int:
-    """Return the bytes that are kept of sites between batches, with their maps averaged to at most `side` positions an axis."""
+    """Return the bytes kept for the sites between batches, with maps averaged to at most `side` positions per axis."""
     return NUMBER_BYTES * sum(kept.numbers(features, side) for kept in maps)
 
 
 def largest_side(maps: Iterable[KeptMaps], features: int, limit: float) -> int:
-    """Return the most positions an axis with which sites keep at most `limit` times their weights; 0: all fit as they are.
+    """Return the most positions per axis for which the sites keep at most `limit` times the bytes of their weights.
 
-    1 where even one position is too much.
+    0: maps need not be averaged. 1 is also returned if even one position per axis is too much.
     """
     maps = list(maps)
     weights = sum(kept.site.weight.numel() for kept in maps)
@@ -79,14 +79,14 @@ def largest_side(maps: Iterable[KeptMaps], features: int, limit: float) -> int:
 
 
 def blocks_for(site: Site, shape: Size, side: int) -> Blocks:
-    """Return the blocks that leave maps of `shape` at most `side` positions an axis, or all if it is 0; empty: no blocks."""
+    """Return the blocks that leave at most `side` positions per axis (0: all) of maps of `shape`; empty: nothing to average."""
     if not side or site.rule.kind == "linear" or max(shape[2:]) <= side:
         return ()
     return tuple(ceil(size / side) for size in shape[2:])
 
 
 def pooled_shape(shape: Size, blocks: Blocks) -> Size:
-    """Return the sizes of maps of `shape` that are averaged over blocks."""
+    """Return the sizes of maps of `shape` after they are averaged over blocks."""
     if not blocks:
         return shape
     return Size((*shape[:2], *(ceil(size / block) for size, block in zip(shape[2:], blocks, strict=True))))
@@ -98,7 +98,7 @@ def pooled(maps: Tensor, blocks: Blocks) -> Tensor:
 
 
 def repeated(maps: Tensor, blocks: Blocks, shape: Size) -> Tensor:
-    """Return maps that were averaged over blocks as maps of `shape`: each number at all positions of its block."""
+    """Expand maps that were averaged over blocks to `shape`: each number is repeated at all positions of its block."""
     if not blocks:
         return maps
     maps = F.interpolate(maps, scale_factor=tuple(float(block) for block in blocks))
@@ -115,10 +115,11 @@ def _of_all_rows(calls: Sequence[TrialCall], numbers: Sequence[int]) -> int:
 def feedback_demand(
     calls: Sequence[TrialCall], features: int, limit: float, learned: float, corrected: float
 ) -> Demand:
-    """Return what feedback takes with K `features`; `learned` and `corrected` are the shares of BP batches that update it.
+    """Return the memory and the work of feedback with K `features`.
 
-    A BP batch sums K + 1 weighted rows of output gradients and of inputs. A GP batch keeps the inputs until the error is there,
-    mixes K + 1 of them, and takes the weight gradient of K + 2 rows in place of all.
+    `learned` and `corrected` are the fractions of BP batches that update the fit and the bias correction. A BP batch computes
+    K + 1 weighted sums of the rows of output gradients and of inputs. A GP batch keeps the inputs until the error is known,
+    mixes them to K + 1 rows, and takes the weight gradient of K + 2 rows in place of all.
     """
     maps = [KeptMaps(call.site, call.output, call.inputs if corrected else None) for call in calls]
     unique = list({kept.site: kept for kept in maps}.values())

@@ -46,10 +46,11 @@ from adagp.sources.local import padded, weight_gradient
 
 
 class FeatureRows:
-    """The features `(rows, K)` of one forward call. What all fits on the same rows share is computed once.
+    """The features `(rows, K)` of one forward call. Sites with the same rows share one object, which computes everything once.
 
-    If the call has only a part of the batch, deviations are taken from the batch's `mean` `(1, K)`; or `whole` are the rows of
-    the whole batch, which then give the mean and the second moments. Either way the results of the parts add up.
+    A call with only a part of the batch is given the batch's `mean` `(1, K)` or all rows of the batch, `whole`. Deviations are
+    then taken from the batch's mean, so that the results of the parts add up. With `whole`, `count` and `second` are those of
+    the whole batch.
     """
 
     def __init__(self, rows: Tensor, mean: Tensor | None = None, whole: Tensor | None = None) -> None:
@@ -132,21 +133,22 @@ class GlobalRows:
 # Regression.
 
 ROWS_PER_FEATURE = 13
-"""Rows per feature for which `decay` counts once: a batch of 128 samples has as many for ten classes."""
+"""Rows per feature of a batch that multiplies the past by `decay` once: about those of 128 samples and ten classes."""
 
 
 def weight_of_past(decay: float, rows: float, features: int) -> float:
-    """Return what a batch of so many `rows` multiplies the sums of earlier batches by: `decay`, or a power of it.
+    """Return the factor that a batch applies to the sums of earlier batches: `decay`, or a power of it.
 
-    Few rows need those of earlier batches for a good fit. Many do not, and large batches move the weights further: old batches
-    would only make the fit lag behind. So a large batch forgets as much as several small ones with as many rows together.
+    A batch of few rows needs the rows of earlier batches for a good fit. A large batch does not, and it moves the weights
+    further, so that old sums would make the fit lag behind. It therefore forgets as much as several small batches would that
+    together have as many rows.
     """
     weight: float = decay ** max(1.0, rows / (ROWS_PER_FEATURE * features))
     return weight
 
 
 class Moments:
-    """A and B `(2, K, K)` after some batches. Immutable: fits that saw the same batches share one, and its inverse.
+    """A and B `(2, K, K)` after some batches. Immutable, so that fits on the same batches share one object and its inverse.
 
     The ridge is `ridge` times the mean of both diagonals.
     """
@@ -163,7 +165,7 @@ class Moments:
 
     @torch.no_grad()
     def after(self, decay: float, batch: Sequence[FeatureRows | GlobalRows]) -> "Moments":
-        """Return the moments after one more batch, in which the past counts `decay`; the same object to all callers."""
+        """Return `decay` times these moments plus those of `batch`; calls with equal arguments return the same object."""
         if self._next is not None and self._next[:2] == (decay, tuple(batch)) and (known := self._next[2]()):
             return known
         new = sum((rows.second for rows in batch[1:]), batch[0].second)
@@ -175,9 +177,8 @@ class Moments:
     @cached_property
     def inverses(self) -> Tensor:
         """A^-1 and B^-1 `(2, K, K)` in double precision; 0 before the first batch."""
-        second = (
-            self.second.double()
-        )  # features may be linearly dependent (a softmax's errors are), so this is ill-conditioned
+        # Features may be linearly dependent (the errors of a softmax add up to 0), so the matrices are ill-conditioned.
+        second = self.second.double()
         mean = second.diagonal(dim1=1, dim2=2).mean()
         scale = torch.where(mean > 0, 1 / mean, 0)
         ridged = second * scale + self.ridge * torch.eye(second.shape[1], dtype=second.dtype, device=second.device)
@@ -199,11 +200,11 @@ class Moments:
 
 
 class CrossSums:
-    """sum d_n' y_n and sum y_n over the rows of one batch, call by call: y is the output gradient (P, Q) or the input.
+    """sum d_n' y_n over all calls of one batch, and sum y_n of each call. y is the output gradient (for P and Q) or the input.
 
-    `rows` are the features of each call; `row_sums` the sums of y `(1, numbers)` in each. The same call in several
-    micro-batches is one call: its deviations are taken from the mean of the first one, until `join_micro_batches` corrects
-    them to the mean of the batch.
+    `rows` has the features of each call, `row_sums` its sum of y `(1, numbers)`. A call that every micro-batch repeats counts
+    as one call. Its deviations are taken from the mean of the first micro-batch, until `join_micro_batches` corrects them to
+    the mean of the batch.
     """
 
     def __init__(self) -> None:
@@ -226,9 +227,9 @@ class CrossSums:
 
     @torch.no_grad()
     def add(self, rows: FeatureRows, numbers: Tensor, scale: float = 1.0, call: Hashable = None) -> None:
-        """Add a call: its features, and as many rows of `numbers`, which are multiplied by `scale`.
+        """Add a call: its features, and for each row the `numbers` y, multiplied by `scale`.
 
-        `call` has the same value in each micro-batch of the batch; None: a call of its own.
+        `call` identifies the call in all micro-batches of the batch; None: a new call.
         """
         number = self._numbers.setdefault(len(self._parts) if call is None else call, len(self._parts))
         first = number == len(self._parts)
@@ -259,7 +260,7 @@ class CrossSums:
 
     @torch.no_grad()
     def shift(self, call: int, offset: Tensor) -> None:
-        """Make the deviations of a call, by its number, larger by `offset` `(1, K)`: take them from another mean."""
+        """Add `offset` `(1, K)` to the deviations of a call, given by its number: they are then from another mean."""
         assert self.weighted is not None, "something was added"
         self.weighted.addmm_(offset.to(self.weighted.dtype).T, self.row_sums[call])
 
@@ -312,9 +313,10 @@ class RunningRegression:
 
     @torch.no_grad()
     def commit(self, decay: float, batches: int = 1) -> None:
-        """Learn from what was added since the last commit; the past counts as `weight_of_past` says.
+        """Update A, B, P and Q with what was added since the last commit.
 
-        `batches` are those since the last commit; the last of them stands for all.
+        `batches` is the number of batches since then. Only the last of them was added; it stands for all, so the past is
+        multiplied by `weight_of_past` to the power of `batches`.
         """
         sums = self.sums
         if sums.weighted is None:
@@ -392,14 +394,14 @@ class BiasCorrection:
 
     @torch.no_grad()
     def mean_with(self, gradient: Tensor, rate: float) -> Tensor:
-        """Return T, moved by `rate` towards the true gradient of a batch, for `commit`: a tensor of its own."""
+        """Return a new tensor for `commit`: T, moved by `rate` towards the true gradient of a batch."""
         if self.gradient is None:
             return gradient.detach().clone()
         return torch.lerp(self.gradient, gradient.to(self.gradient.dtype), rate)
 
     @torch.no_grad()
     def commit(self, mean: Tensor, rate: float) -> None:
-        """Move the means by `rate` towards the batch that was added to `sums`; that of the gradients is given."""
+        """Move the means by `rate` towards the batch that was added to `sums`. `mean` is the new T, from `mean_with`."""
         if not self.sums.rows:
             return
         inputs, error = self.sums.total(), torch.stack([rows.mean for rows in self.sums.rows]).mean(0)
@@ -427,10 +429,11 @@ class BiasCorrection:
     ) -> None:
         """Subtract `fraction` of the recent batches' mixed inputs from those of a call `(K + 2, inputs)`, in place.
 
-        Where inputs were averaged over blocks, `repeat` returns rows of them at all positions.
+        If inputs were averaged over blocks, `repeat` expands rows of them to all positions.
 
-        Their sum of inputs goes into the last row, whose pattern is their own common row. That is a product of two running
-        means where the exact term is the mean of a product: their covariance over batches is neglected.
+        The last row receives their sum of inputs; its pattern is the common row of the recent batches. So this term is the
+        product of two running means. The exact term is the running mean of a product: the covariance over batches is
+        neglected.
         """
         assert self.inputs is not None, "a batch was committed"
         if repeat is None:
@@ -476,21 +479,19 @@ def correction_states(state: dict[str, Any]) -> dict[int, dict[str, Any]]:
 class SiteRegression:
     """The regression of one site: learns from its output gradients, predicts its weight gradient.
 
-    If its maps are longer than `side` positions (0: whatever they are), they are averaged over blocks: patterns and the inputs
-    of recent batches, but not the inputs of the batch whose weight gradient is taken.
+    If a site's maps are longer than `side` positions, patterns and the inputs of recent batches are averaged over blocks. The
+    inputs of the batch whose weight gradient is taken are not. With `side` 0 nothing is averaged.
     """
 
     def __init__(self, site: Site, regression: RunningRegression, channels_last: bool, side: int = 0) -> None:
         self.site = site
         self.regression = regression
-        self.channels_last = (
-            channels_last  # memory format of the output gradients: then their rows are views, not copies
-        )
+        self.channels_last = channels_last  # that of the output gradients, whose rows then are views
         self.side = side
 
     @classmethod
     def fresh(cls, site: Site, moments: Moments, gradient: Tensor, side: int = 0) -> "SiteRegression":
-        """Return one without data, for output gradients of the shape and memory format of `gradient`."""
+        """Return a regression without data, for output gradients of the shape and memory format of `gradient`."""
         last = is_channels_last(gradient)
         return cls(site, RunningRegression(moments, pooled_rows(site, gradient[:1], last, side).shape[1]), last, side)
 
@@ -509,7 +510,7 @@ class SiteRegression:
         return mixed.weight_gradient(rows, correction)
 
     def patterns(self, rows: FeatureRows, recent_mean: Tensor | None, shape: Size) -> Tensor:
-        """Return the K + 1 predicted output gradients of which each row's is a mixture, or K + 2, as those of `shape`."""
+        """Return the K + 1 patterns, or K + 2 with `recent_mean`, as output gradients of `shape`; predictions are mixtures."""
         blocks = blocks_for(self.site, shape, self.side)
         small_shape = pooled_shape(shape, blocks)
         self._check_size(shape[-1] if self.site.rule.kind == "linear" else small_shape[1:].numel())
@@ -523,7 +524,7 @@ class SiteRegression:
 
     @classmethod
     def from_state(cls, site: Site, state: dict[str, Any], moments: Moments) -> "SiteRegression":
-        """Return the one whose `state_dict` this was; in older checkpoints no maps were averaged."""
+        """Return the regression whose `state_dict` this was; in older checkpoints no maps were averaged."""
         regression = RunningRegression.from_state(state, moments)
         return cls(site, regression, state["channels_last"], state.get("side", 0))
 
@@ -536,9 +537,9 @@ class SiteRegression:
 
 
 class MixedInputs:
-    """The K + 1 mixed inputs of a call of a site, summed over its micro-batches; of these the weight gradient is taken.
+    """The K + 1 mixed inputs of a call of a site, summed over its micro-batches, and the weight gradient taken from them.
 
-    `inputs` and `shape` are the input of the first micro-batch, for its sizes and memory format, and the sizes of its output.
+    `inputs` is the first micro-batch's input, for its sizes and memory format; `shape` has the sizes of its output.
     """
 
     def __init__(self, fit: SiteRegression, inputs: Tensor, shape: Size) -> None:
@@ -550,7 +551,7 @@ class MixedInputs:
 
     @property
     def mixed(self) -> Tensor:
-        """The mixed inputs `(K + 1, inputs)`, of which the last one is the sum of all inputs."""
+        """The mixed inputs `(K + 1, inputs)`; the last one is the sum of all inputs."""
         assert self._mixed is not None, "something was added"
         return self._mixed[:-1]
 
@@ -577,7 +578,7 @@ class MixedInputs:
 
     @torch.no_grad()
     def centre(self, mean: Tensor) -> None:
-        """Take the deviations of the features, which are from the mean of the first micro-batch, from `mean` `(1, K)`."""
+        """Take the features' deviations from `mean` `(1, K)`, no longer from the mean of the first micro-batch."""
         offset = self.parts[0].exact_mean - mean
         self.mixed[:-1].addmm_(self.fit.regression.moments.solve(offset).T, self.mixed[-1:])
 
@@ -587,7 +588,7 @@ class MixedInputs:
     ) -> Tensor:
         """Return the weight gradient, less that of recent BP batches; `rows` are the features of the whole call.
 
-        With `local_only` only the rows that this process holds of a sharded weight.
+        With `local_only`, return only the rows of a sharded weight that this process holds.
         """
         fit, site, mixed = self.fit, self.fit.site, self._mixed
         assert mixed is not None, "something was added"
@@ -605,7 +606,7 @@ class MixedInputs:
         return weight_gradient(site, samples, gradients, local_only=local_only)
 
     def _repeated(self, rows: Tensor) -> Tensor:
-        """Return rows of inputs that were averaged over blocks as rows of inputs."""
+        """Expand rows of inputs that were averaged over blocks to all positions."""
         site, shape, last = self.fit.site, self._input_shape, self._channels_last
         blocks = blocks_for(site, shape, self.fit.side)
         small = from_rows(site, rows, pooled_shape(shape, blocks), last)
@@ -625,7 +626,7 @@ def as_rows(site: Site, tensor: Tensor, channels_last: bool) -> Tensor:
 
 
 def from_rows(site: Site, rows: Tensor, shape: Size, channels_last: bool) -> Tensor:
-    """Return rows as a tensor of `shape`, but for the number of samples (or positions)."""
+    """Return rows as a tensor of `shape`; only the number of samples (or positions) may differ from it."""
     if site.rule.kind == "linear":
         return rows
     if channels_last:
@@ -638,12 +639,12 @@ def pooled_rows(site: Site, tensor: Tensor, channels_last: bool, side: int) -> T
     return as_rows(site, pooled(tensor, blocks_for(site, tensor.shape, side)), channels_last)
 
 
-# Two products that feedback spends its time in, faster on a CPU than the library's own for its shapes.
+# The two products that take most of feedback's time. For its shapes they are faster on a CPU than torch's own.
 
 BLOCK_ROWS = 16
-"""Long rows that are summed at a time."""
+"""How many long rows `weighted_sums` adds at a time."""
 LONG_ONE_THREAD, LONG_THREADS = 2048, 8192
-"""Numbers from which a row is long, for one thread and for several (measured): sharing the work has a cost, too."""
+"""Numbers from which a row counts as long, with one thread and with several (measured): threads have a cost of their own."""
 IM2COL_POSITIONS = 64
 """Positions of an output up to which im2col is faster than a convolution's own backward, on a CPU."""
 
@@ -651,8 +652,8 @@ IM2COL_POSITIONS = 64
 def weighted_sums(weights: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
     """Return `weights @ rows`, in `out` if it is given.
 
-    Maps have sizes that are powers of two, so a hundred of them begin in the same set of a CPU's cache, which holds about
-    eight lines: summing long rows a few at a time takes half the time.
+    The sizes of maps are often powers of two. All rows then begin in the same set of the CPU's cache, which holds about eight
+    lines, so that a hundred rows evict each other. Adding long rows a few at a time takes half the time.
     """
     threads = torch.get_num_threads()
     long = rows.shape[1] >= (LONG_ONE_THREAD if threads == 1 else LONG_THREADS)
@@ -668,7 +669,7 @@ def weighted_sums(weights: Tensor, rows: Tensor, out: Tensor | None = None) -> T
 
 
 def _sums_by_thread(weights: Tensor, rows: Tensor, threads: int) -> Tensor:
-    """Return the product, each thread with its own columns: sharing every block, two threads are hardly faster than one."""
+    """Return the product, each thread with its own columns: two threads that share every block are hardly faster than one."""
     parts = rows.unflatten(1, (threads, -1)).transpose(0, 1)
     weights = weights.expand(threads, -1, -1)
     sums = torch.bmm(weights[..., :BLOCK_ROWS], parts[:, :BLOCK_ROWS])
@@ -682,14 +683,17 @@ def _later_blocks(rows: Tensor) -> list[slice]:
 
 
 def suits_im2col(site: Site, inputs: Tensor, outputs: Size) -> bool:
-    """Return whether `im2col_weight_gradient` takes a layer with `inputs` (channels last in memory) and such `outputs`."""
+    """Return whether `im2col_weight_gradient` supports a layer and is the faster way for these `inputs` and output sizes."""
     module: Any = site.module
     planar = site.rule.kind != "linear" and site.weight.dim() == 4 and not module.transposed and module.groups == 1
     return planar and outputs[2:].numel() <= IM2COL_POSITIONS and inputs.device.type == "cpu"
 
 
 def im2col_weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor) -> Tensor:
-    """Return a convolution's weight gradient as one product: output gradients times all patches of the inputs."""
+    """Return a 2D convolution's weight gradient as one product: output gradients times all patches of the inputs.
+
+    `inputs` are channels-last in memory. The patches are first an overlapping view; `reshape` makes the one copy.
+    """
     module: Any = site.module
     inputs, geometry = padded(module, inputs.to(site.weight.dtype))
     (down, across), (rows, columns) = geometry.padding, output_gradient.shape[2:]

@@ -50,9 +50,9 @@ class FeedbackSource(LocalSource, ErrorSource):
     output, and each site's weight gradient is taken locally from its input and the predicted output gradient. All sites are
     independent of each other.
 
-    At most `features` numbers of the error are used per row, a random projection of it where it has more. The work beyond the
-    forward pass grows with them: (features + 2) / samples of what the true weight gradient takes. With `class_features` there
-    are as many again, of the softmax of the outputs.
+    At most `features` numbers of the error are used per row; a wider error is projected at random. The work beyond the
+    forward pass grows with them: it is (features + 2) / samples of that for the true weight gradient. With `class_features`
+    there are as many features again, from the softmax of the outputs.
 
     `correction` is the EMA rate of the bias correction: the running mean of the true minus the predicted gradients in BP
     batches, which is added in GP batches.
@@ -60,10 +60,11 @@ class FeedbackSource(LocalSource, ErrorSource):
     The fit is updated every `learn_every` BP batches, the bias correction every `correct_every`: fewer updates are cheaper. An
     update stands for the BP batches since the last one: it forgets, or moves the mean, as much as these together would.
 
-    `memory_limit` times the memory of the weights, or 64 MB, is what it keeps between batches: maps are averaged over blocks of
-    positions where they would need more.
+    Between batches it keeps at most `memory_limit` times the memory of the weights, or 64 MB if that is more. Maps that would
+    need more are averaged over blocks of positions.
 
-    Micro-batches give what the whole batch gives: sums are taken around the mean of the first, and corrected in the end.
+    Micro-batches give the gradients of the whole batch: sums are taken around the mean of the first micro-batch and corrected
+    at the end.
     """
 
     learns = True
@@ -137,7 +138,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._device = sites[0].weight.device
 
     def check_call(self, call: TrialCall, outputs: Sequence[Size]) -> None:
-        """Raise if the samples of a site cannot be told from its output and the model's."""
+        """Raise ModelError if the sizes of a site's output and of the model's cannot belong to the same samples."""
         super().check_call(call, outputs)
         if not outputs:
             raise missing_error("feedback")
@@ -145,7 +146,7 @@ class FeedbackSource(LocalSource, ErrorSource):
             SampleAxes().of(call.site, call.output, outputs[0])
 
     def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
-        """Return what the fits, the sums of a batch and the inputs of a GP batch take."""
+        """Return the memory and the work of the fits, of a batch's sums and of the inputs kept in a GP batch."""
         features = self._errors.count(outputs)
         learned, corrected = 1 / self._learning.n, 1 / self._correcting.n if self.correction else 0
         return feedback_demand(calls, features, self.memory_limit, learned, corrected)
@@ -169,7 +170,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._before = self._errors.outputs, self._axes.state_dict(), *learned
 
     def enter(self, call: ModelCall) -> None:
-        """Keep the call: each has errors of its own. After an error, the first call of another micro-batch begins."""
+        """Number the call within its micro-batch. The first call after an error begins a new micro-batch."""
         first = self._error_seen or not self._call_numbers
         self._call_numbers[call] = 0 if first else self._call_numbers[self._call] + 1
         self._call, self._error_seen = call, False
@@ -194,7 +195,7 @@ class FeedbackSource(LocalSource, ErrorSource):
 
         def receive(gradient: Tensor) -> None:
             if not call.known:
-                return  # a penalty on gradients of the model reaches its layers, but not by its outputs
+                return  # a gradient penalty reaches the layers, but not through the model's outputs
             self._use_error(call)
             with torch.autocast(self._device.type, enabled=False):
                 if corrects:
@@ -204,13 +205,13 @@ class FeedbackSource(LocalSource, ErrorSource):
         return on_gradient(output, receive)
 
     def _expect_gradient(self, site: Site, inputs: Tensor, output: Tensor) -> None:
-        """Note what the fit will need of a site when the gradient at its output is there."""
+        """Store what the fit needs to use the gradient at the site's output later."""
         self._axes.keep(site, output)
         self._watched[site] = torch.is_grad_enabled()
         self._maps[site] = KeptMaps(site, output.shape, inputs.shape if self.correction else None)
 
     def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
-        """Find the sample axis of the sites' outputs, where their sizes are ambiguous."""
+        """Find the sample axis of the sites' outputs that have ambiguous sizes."""
         self._axes.settle(outputs)
 
     def observe_error(self, call: ModelCall) -> None:
@@ -218,7 +219,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._use_error(call)
 
     def _use_error(self, call: ModelCall) -> None:
-        """Take the weight gradients of the sites in a call, once its errors are there."""
+        """Take the weight gradients of the sites in a call, when its errors are first known."""
         if call in self._features:
             return
         self._error_seen = True
@@ -229,7 +230,7 @@ class FeedbackSource(LocalSource, ErrorSource):
             self._use_features(call, self._errors.of_call(call))
 
     def _start_again(self, output: int) -> None:
-        """Forget the fits: they are of fewer features than there are now."""
+        """Forget the fits: they were made with fewer features than there are now."""
         self._fits, self._corrections, self._sides = {}, {}, {}
         warnings.warn(
             f"the loss depends on output number {output + 1} of the model now, but did not before: feedback starts "
@@ -250,7 +251,7 @@ class FeedbackSource(LocalSource, ErrorSource):
                 self._add_inputs(call, site_call)
 
     def _limit_memory(self, features: int) -> None:
-        """Choose how far maps of new sites are averaged, once all are known that a batch has called."""
+        """Choose how far to average the maps of new sites. By now all sites that a batch calls are known."""
         maps = [kept for site, kept in self._maps.items() if site.index not in self._fits.keys() | self._sides.keys()]
         if not maps:
             return
@@ -288,7 +289,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         correction.sums.add(rows, numbers, call=self._key("input", call, site))
 
     def _mix(self, call: ModelCall, site_call: SiteCall) -> None:
-        """Mix the inputs of a call whose weight gradient is needed. It is taken when all micro-batches are there."""
+        """Mix the inputs of a call. Its weight gradient is taken once all micro-batches are mixed."""
         site, fit = site_call.site, self._fits.get(site_call.site.index)
         if fit is None or site.index not in self._before[2]:  # there was no true gradient before this batch
             self.add(site, torch.zeros_like(site.weight if self._context.several else blank(site.weight)))
@@ -299,13 +300,13 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._mixed[key].add(inputs, self._rows_of(call, site, site_call.shape))
 
     def _key(self, what: str, call: ModelCall, site: Site) -> CallKey:
-        """Return what a call of a site, which is the next one in a call of the model, has in common in all micro-batches."""
+        """Return the key of a site's next call in a call of the model: the same in all micro-batches."""
         number = self._site_calls[what, call, site]
         self._site_calls[what, call, site] += 1
         return self._call_numbers.get(call, 0), number
 
     def _join_parts(self, parts: Sequence[FeatureRows]) -> FeatureRows:
-        """Return the features of micro-batches as those of one batch: one object, so that sites go on sharing moments."""
+        """Return the features of micro-batches as one object, the same for all sites, which then still share moments."""
         key = tuple(parts)
         if key not in self._joined:
             self._joined[key] = FeatureRows.joined(parts)
@@ -321,7 +322,7 @@ class FeedbackSource(LocalSource, ErrorSource):
             self.add(site, inputs.weight_gradient(rows, correction))
 
     def _join_micro_batches(self, sites: Sequence[Site]) -> None:
-        """Make the sums that are learned from those of the whole batch."""
+        """Turn the sums that fits and bias corrections learn from into sums of the whole batch."""
         for sums in self._sums_learned_from(sites):
             sums.join_micro_batches(self._join_parts)
 
@@ -346,7 +347,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         return self._rows[key]
 
     def _initial_moments(self, rows: FeatureRows) -> Moments:
-        """Return the moments of sites without data: one object, so that they go on sharing theirs."""
+        """Return the moments of sites without data: one object, so that all later moments are shared, too."""
         features = rows.mean.shape[1]
         if self._zero_moments is None or self._zero_moments.second.shape[1] != features:
             self._zero_moments = Moments.zero(features, self.ridge, rows.mean.device)
@@ -381,7 +382,7 @@ class FeedbackSource(LocalSource, ErrorSource):
 
     @torch.no_grad()
     def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
-        """Take in the true gradients; the updates of fits and bias corrections follow."""
+        """Read the true gradients; the function returned updates the fits and bias corrections."""
         learned, corrected = self._learning.batches, self._correcting.batches
         rate = 1 - (1 - self.correction) ** corrected
         means: dict[int, Tensor] = {}
@@ -405,7 +406,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         return learn
 
     def discard(self) -> None:
-        """Undo what was found out in this batch."""
+        """Restore the fits, bias corrections, outputs and sample axes that were there before this batch."""
         self._errors.outputs, axes, self._fits, self._corrections, self._sides = self._before
         self._axes.load_state_dict(axes)
 
@@ -433,7 +434,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         return self._errors.of_several(errors, outputs)
 
     def catch_up(self, features: Tensor, calls: Sequence[SiteCall], whole: Tensor | None = None) -> None:
-        """See forward calls of sites that the pipeline has kept, as `watch` and `observe_error` would have."""
+        """Process forward calls of sites that the pipeline has kept, as `watch` and `observe_error` would have."""
         call = ModelCall()
         self._errors.outputs = self._errors.outputs or [0]
         if whole is not None:
@@ -445,7 +446,7 @@ class FeedbackSource(LocalSource, ErrorSource):
             self._use_features(call, features)
             self._take_gradients()
         for site_call in learned:
-            assert site_call.gradient is not None, "chosen for it"
+            assert site_call.gradient is not None, "selected above"
             self._learn(call, site_call.site, site_call.gradient)
 
     def summed(self, sites: Sequence[Site]) -> list[Tensor]:
@@ -458,7 +459,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._sums |= {site: sharded_like(self._sums[site], site.weight) for site in sites if site in self._sums}
 
     def drop(self, sites: Sequence[Site]) -> None:
-        """Drop everything: `catch_up` has shown the calls of these sites only."""
+        """Drop everything: `catch_up` was given calls of these sites only."""
         self.forget()
 
     # State.
@@ -509,7 +510,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         return BiasCorrection.from_state(means)
 
     def _shared_moments(self, second: Tensor, loaded: list[Moments]) -> Moments:
-        """Return saved moments, the same object for all sites with equal ones: they will share each later update."""
+        """Return saved moments: one object for all sites with equal ones, so that they share later updates."""
         second = second.to(self._device, copy=True)
         for moments in loaded:
             if torch.equal(moments.second, second):
