@@ -253,7 +253,7 @@ def test_a_run_that_cannot_be_replayed_is_rejected(write_run: Any, tmp_path: Pat
             wide,
             f"the run in '{run}' is damaged: 'width' in config.json is 1000000000.0; it must be at most 1000.",
         ),
-        ("config.json", "{}", f"the run in '{run}' does not say its model in config.json."),
+        ("config.json", "{}", f"the run in '{run}' has no model in its config.json."),
         (
             "config.json",
             "{",

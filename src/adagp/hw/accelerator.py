@@ -344,7 +344,7 @@ class Accelerator:
 
 @lru_cache(maxsize=1 << 14)
 def _trained(product: Product, operation: Operation, zero_insertion: bool, ordinary: bool, bits: Bits) -> Product:
-    """Designs and the layers of a model have many products in common, here and below."""
+    """Return `Accelerator.trained_with`, cached (as is `_tiled`): layers and designs have many products in common."""
     return replace(product.gradient(operation, zero_insertion, ordinary), bits=bits)
 
 

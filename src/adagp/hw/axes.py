@@ -24,7 +24,7 @@ class Axis:
     """One direction of the design space.
 
     Its name is that of a setting of the accelerator, or `batch` or `design`. `column` names it, with its unit, in tables, where
-    values are those of the accelerator divided by `scale`. `parse` makes the values of what a user wrote. `default` None leaves
+    values are those of the accelerator divided by `scale`. `parse` reads the values that a user wrote. `default` None leaves
     the accelerator as it is. `about` is appended to the setting's own help. `written` is the option's flag, if it is not the
     name, and `short` a second flag.
     """

@@ -14,7 +14,7 @@ then a product of (rows x columns) by (columns x depth), dW one of (depth x rows
 forward product is.
 
 A product that is cut into tiles (`Product.tile`) runs fold by fold within each: a cut through time costs each fold's filling
-and loading once more. That loads a stationary sum, too: the next tile adds to what the tile before has written back.
+and loading once more. A stationary sum is then loaded, too: each tile adds to what the previous one has written back.
 
 To add a dataflow, register a function:
 

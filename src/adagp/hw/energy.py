@@ -1,10 +1,10 @@
 """Energy: accesses and multiply-accumulates times a table of picojoules, each row with its source.
 
-SRAM and DDR figures are CACTI 7's, arithmetic is Horowitz's (45 nm only: it is used unscaled at smaller nodes). What PEs take
-besides depends on the array: in a systolic one it is measured on the gates of our own chip (`adagp rtl power`), scaled to 45
-nm; in a row-stationary one, or one of a plugin, a register and a step to the next PE are taken from Eyeriss' ratios to a
-multiply-accumulate (ISCA 2016), and the clock is an assumption. A memory takes the smallest table entry that holds it; beyond
-the largest it is built of banks of that size, of which an access wakes one.
+SRAM and DDR figures are CACTI 7's, arithmetic is Horowitz's (45 nm only: it is used unscaled at smaller nodes). The rest of a
+PE's energy depends on the array. In a systolic one it is measured on the gates of our own chip (`adagp rtl power`), scaled to
+45 nm. In a row-stationary one, or one of a plugin, the energies of a register and of a step to the next PE are taken from
+Eyeriss' ratios to a multiply-accumulate (ISCA 2016), and the clock is an assumption. A memory takes the smallest table entry
+that holds it. One larger than all entries is built of banks of the largest size, and an access activates one bank.
 
 Another table of the same columns may take the place of the one that comes with the package (`Technology.table`): a row for each
 action, as CACTI or Accelergy give them.
@@ -48,9 +48,9 @@ ANY_NODE = 0
 class Technology:
     """Which rows of the table to use: process node in nanometres, SRAM cell, DRAM type, with or without the DRAM's pins.
 
-    `table` is the path of a table of your own. `buffer_access` and `dram_access`, where they are given, take the place of its
-    rows for the global buffer and for the off-chip memory with its pins. `pe_cycle`, measured on a chip, is all that a PE takes
-    in a cycle, in place of arithmetic, registers, network and clock.
+    `table` is the path of a table of your own. If given, `buffer_access` and `dram_access` replace its rows for the global
+    buffer and for the off-chip memory with its pins, and `pe_cycle`, the whole energy of a PE in a cycle as measured on a chip,
+    replaces arithmetic, registers, network and clock.
     """
 
     node: int = 45
@@ -111,11 +111,10 @@ class Energy:
 
 @dataclass(frozen=True)
 class EnergyModel:
-    """Picojoules of each action for one accelerator; `predictor_kilobytes` is 0 where there is no predictor memory.
+    """Picojoules of each action for one accelerator; `predictor_kilobytes` is 0 without a predictor memory.
 
-    `pes` are the PEs that are clocked as long as the work takes. `operation_picojoules` is the energy of what counts as a
-    multiply-accumulate, where that is not one of the table's. `array_kind` names the table's rows of the PEs' registers,
-    network and clock: `systolic` or `pe`.
+    `pes` are the PEs that are clocked as long as the work takes. `operation_picojoules` is the energy of a multiply-accumulate
+    that is not in the table. `array_kind` names the table's rows of the PEs' registers, network and clock: `systolic` or `pe`.
     """
 
     technology: Technology

@@ -19,7 +19,7 @@ DOUBLE = 2
 
 
 class ModelLayout(Enum):
-    """How the model lies on the chips that exchange: whole copies, shards of every weight, or copies of a pipeline's stage."""
+    """What each chip that exchanges data has: a copy of the model, a shard of every weight, or a copy of a pipeline's stage."""
 
     COPIES = "copies"
     SHARDS = "shards"
@@ -57,7 +57,7 @@ class SourceExchange:
 
 
 def source_exchange(source: str, work: ExchangeWork) -> SourceExchange:
-    """Return what the source of a GP batch, or of what learns in a BP batch, makes chips exchange."""
+    """Return what chips exchange for a source: the one of a GP batch, or the one that learns in a BP batch."""
     declared = source_work(source)
     if declared.skips or declared.exchange == "none" or (work.learns and not declared.learns):
         return SourceExchange()

@@ -150,7 +150,7 @@ def accelerators(base: Accelerator, values: Mapping[str, Sequence[Any]]) -> tupl
 
 
 Labels = Mapping[Accelerator, Mapping[str, Any]]
-"""What a varied accelerator's fields are, by name."""
+"""The values of the varied fields of each accelerator, by name."""
 
 
 def varied(
@@ -158,7 +158,7 @@ def varied(
 ) -> dict[Accelerator, dict[str, Any]]:
     """Return every accelerator with every combination of values of fields of a hardware file, and these values.
 
-    Energies of accesses go together, so that those of `hardware` count, too.
+    An access energy is only valid with its other fields, so the energies that `hardware` has are applied, too.
     """
     energies = {name: value for name, value in hardware.fields.items() if name.endswith(ENERGIES)}
     choices = [dict(zip(variations, choice, strict=True)) for choice in product(*variations.values())]

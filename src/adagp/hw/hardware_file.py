@@ -241,7 +241,7 @@ class Preset:
 
     @cached_property
     def hardware(self) -> Hardware:
-        """What the file says."""
+        """The hardware that the file describes."""
         return parse_hardware(f"{self.name}.toml", (CHIPS / f"{self.name}.toml").read_text(encoding="utf-8"))
 
     @property

@@ -3,9 +3,9 @@
 Weights, the optimizer's state and gradients are always there. What autograd saves grows during the forward pass, and shrinks
 during the backward pass. The model is cut into **units**: its repeated blocks (`layers.3`, `layer2.0`), where layers have such
 names, and single layers. While a unit runs, all that it keeps is there. From its forward to its backward pass a unit's tensors
-are **stashed**; or **recomputed** from the unit's first tensor, for another forward pass; or **offloaded** and fetched back,
-for the time of both transfers. A GP batch has no backward pass: it keeps nothing, or the inputs of layers where a source makes
-weight gradients of them (`feedback`).
+are **stashed**, **recomputed** from the unit's first tensor, which costs another forward pass, or **offloaded** and fetched
+back, which costs the time of both transfers. A GP batch has no backward pass. It keeps nothing, unless a source computes weight
+gradients from the inputs of layers (`feedback`): then it keeps these.
 """
 
 import re
@@ -101,7 +101,7 @@ class StepMemory:
         return tuple(Choice(STASH, unit.kept, 0) for unit in self.units)
 
     def moments(self, choices: Sequence[Choice] | None = None) -> list[Moment]:
-        """Return a micro-batch by backprop, unit by unit."""
+        """Return the memory during a micro-batch by backprop, unit by unit."""
         chosen = self.stashed if choices is None else choices
         fixed, cycle, held = sum(self.fixed.values()), 0, 0
         found: list[Moment] = []
@@ -115,7 +115,7 @@ class StepMemory:
         return [*found, Moment(cycle, "", fixed, 0, 0)]
 
     def predicted_moments(self, source: str) -> list[Moment]:
-        """Return a micro-batch whose gradients `source` supplies; without a gradient of each layer off chip."""
+        """Return the memory during a micro-batch whose gradients `source` supplies; no layer's gradient is kept off chip."""
         work = source_work(source)
         fixed = sum(size for name, size in self.fixed.items() if name != "gradients")
         keeps, cycle, held = work.weight_gradient != "none", 0, 0
@@ -177,11 +177,11 @@ def recomputed_blocks(memory: StepMemory) -> tuple[Choice, ...]:
 
 
 def cheapest_plan(memory: StepMemory, capacity: float, bytes_per_second: float) -> tuple[Choice, ...]:
-    """Return the choices of the fewest cycles with which a step fits into `capacity` bytes; raise if none do.
+    """Return the choices with the fewest cycles for which a step fits into `capacity` bytes; raise if none do.
 
-    Units are decided in the order of the forward pass. While a unit runs, in either direction, it has all of its tensors and
-    there is what was held of the units before it; so of two ways to come as far, one that holds more and costs more is never
-    better. All others are followed, so that the answer is exact.
+    Units are decided in the order of the forward pass. While a unit runs, in either direction, memory holds all of its tensors
+    and what is held of the units before it. So of two sets of choices for the units so far, one that holds more and costs more
+    is never better and is dropped. All others are followed, so the answer is exact.
     """
     fixed = sum(memory.fixed.values())
     ways: dict[int, tuple[int, tuple[Choice, ...]]] = {0: (0, ())}  # bytes held: cycles, choices

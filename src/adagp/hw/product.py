@@ -30,7 +30,7 @@ AXES = {"inputs": ("rows", "depth"), "weights": ("depth", "columns"), "outputs":
 """The two indices of each matrix."""
 
 RESULTS = {Operation.FORWARD: "outputs", Operation.INPUT_GRADIENT: "inputs", Operation.WEIGHT_GRADIENT: "weights"}
-"""The matrix that each operation makes: itself, or its gradient, which has its place."""
+"""The matrix that each operation computes, or whose gradient it computes."""
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ class ArithmeticShares(Protocol):
 class Design:
     """A way to run batches: what a batch costs by stage, and what the hardware has.
 
-    `enlarged` is the field of the accelerator that has the design's PEs over the accelerator's; '': it has the same.
-    `word_bits` are those of all operands, if they are not the accelerator's. With `arithmetic`, a run is computed in what that
-    function returns of it, instead of in words. `standard` designs are simulated unless others are named.
+    `enlarged` names the field of `Accelerator` with the ratio of the design's PEs to the accelerator's; '': as many PEs.
+    `word_bits` are those of all operands, if they are not the accelerator's. `arithmetic` is a function that returns the
+    arithmetic of a run, if it is not computed in words. `standard` designs are simulated unless others are named.
     """
 
     step: Callable[[Sequence[Duty], Accelerator], StepCosts]
@@ -137,7 +137,7 @@ def phase_costs(batches: Iterable[tuple[Cost, Counter[Phase]]]) -> dict[Phase, C
 class Simulation:
     """The outcome of each simulated design; the baseline is always among them.
 
-    `reshaped` is the baseline with its PEs in the shape that suits the model best, where a larger one is simulated.
+    `reshaped` is the baseline with its PEs in the shape that suits the model best, if a larger baseline is simulated.
     """
 
     workload: Workload
@@ -160,7 +160,7 @@ class Simulation:
         return sum(costs["input_gradient"].cycles + costs["weight_gradient"].cycles for costs in passes) / forward
 
     def reference(self, design: str) -> DesignOutcome:
-        """Return what a design is compared with: the baseline; a larger baseline with one that may choose its shape too."""
+        """Return what a design is compared with: the baseline, or for a larger baseline the one in the best shape."""
         return self.reshaped if DESIGNS[design].enlarged and self.reshaped is not None else self.baseline
 
     def speedup(self, design: str) -> float:
@@ -229,7 +229,7 @@ class _Work:
 
 
 SHAPES_TRIED = 3
-"""Shapes of an array that are costed in full, of those that its PEs allow: the quickest without off-chip memory."""
+"""How many shapes of an array are costed in full: those that would be quickest if everything were on chip."""
 
 
 def _shapes(work: "_Work", factors: Sequence[float]) -> list[DesignOutcome]:

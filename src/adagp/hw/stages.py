@@ -37,10 +37,11 @@ from adagp.hw.workload import (
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one site's predictions cost in a batch, on the main array and on an array of its own.
+    """What one site's predictions cost in a batch, on the main array and on the predictor's own array (`*_own`).
 
-    With `own_memory`, a design with a predictor memory has its words there. The rest is what a design without one moves:
-    `load` the predictor's weights in, `store` the predicted gradient, `write_back` the predictor's weights after training.
+    `own_memory`: a design with a predictor memory keeps the predictor's words there. The other costs are what a design without
+    one moves off chip: `load` reads the predictor's weights, `store` writes the predicted gradient, `write_back` writes the
+    predictor's weights after training.
     """
 
     forward: Cost
@@ -119,8 +120,8 @@ class SiteWork:
 
     The `layer` has no name, so that equal layers share their costs. `error_words` is the width of the network's output.
     `variant` is what the method's `variation` has for the batch, None for its defaults. With `learns` the batch has the site's
-    true gradient, and learning from it is costed; otherwise its gradient is predicted. Where the weight is one of `shards` of
-    the layer's, on as many chips, its gradient alone is needed: that of `held`.
+    true gradient, and learning from it is costed; otherwise its gradient is predicted. If the layer's weight is sharded over
+    `shards` chips, only the gradient of this chip's shard is needed: that of the layer `held`.
     """
 
     layer: ArrayLayer
@@ -138,7 +139,7 @@ class SiteWork:
 
 
 def with_fewer_outputs(layer: ArrayLayer, shards: int) -> ArrayLayer:
-    """Return a layer with one of `shards` parts of its outputs; one whose weights are not sharded by outputs as it is."""
+    """Return a layer with 1 / `shards` of its outputs; a layer whose weights are not sharded by outputs is unchanged."""
     if isinstance(layer, Linear) and layer.groups == 1:
         return replace(layer, out_features=-(-layer.out_features // shards), shared_weights=0)
     if isinstance(layer, Convolution) and layer.groups == 1 and not layer.transposed:
@@ -177,9 +178,9 @@ _BUILT_IN = {
 class Stage:
     """A layer of the array, the element-wise work after it, and the costs of their passes for one batch, without stalls.
 
-    `update` is the optimizer's traffic while the weights are on chip; `read_back` brings weights and gradient there again after
-    a backward pass. `table_update` is the same for lookup tables, which are trained where the backward pass reaches them.
-    `batch` samples, and the `error_words` of one sample at the network's output, are what further sources need. `shards`: the
+    `update` is the optimizer's traffic while the weights are on chip; `read_back` reads weights and gradient again after a
+    backward pass. `table_update` is the same for lookup tables, which are trained if the backward pass reaches them. `batch`
+    (samples) and `error_words` (of one sample, at the network's output) are for the cost functions of sources. `shards`: the
     weights are updated on as many chips, each with its part.
     """
 
@@ -258,7 +259,7 @@ class _Waiting:
             self.operations = self.operations[0] + forward, self.operations[1] + backward
 
     def joined(self, stage: Stage) -> Stage:
-        """Return the stage with the work, and forget it. On the way back half of what is read are activations."""
+        """Return the stage with the work, and forget it. In the backward pass, half of what is read are activations."""
         moved, accelerator = self.moved, self.accelerator
         forward, backward = (self.batch * accelerator.width(what) for what in ("activations", "gradients"))
         cycles = [accelerator.vector_cycles(self.batch * count) for count in self.operations]
@@ -289,7 +290,7 @@ def _fused_attention(workload: Workload) -> dict[int, str]:
 
 
 def _fused(stage: Stage, part: str, accelerator: Accelerator) -> Stage:
-    """Return a product of fused attention: the scores and their gradients do not go off chip, and are computed twice."""
+    """Return the stage as part of fused attention: scores and their gradients stay on chip, and scores are computed twice."""
     words = stage.batch * (stage.layer.output_words if part == "scores" else stage.layer.input_words)
     scores, gradients = (words * accelerator.width(what) for what in ("activations", "gradients"))
     if part == "use":
@@ -361,9 +362,9 @@ def source_work(source: str) -> AcceleratorWork:
 
 @dataclass(frozen=True)
 class Duty:
-    """One stage's work in one batch: forward and backward, and whether its gradient is predicted and that is learned from.
+    """One stage's work in one batch: forward, backward, and whether its gradient is predicted and a predictor trained.
 
-    `predictions` are what that costs.
+    `predictions` is what these two cost.
     """
 
     stage: Stage
@@ -410,10 +411,10 @@ def _split(source: str, variant: Hashable) -> BatchSplit | None:
 
 
 def _split_duties(stages: Sequence[Stage], split: BatchSplit, accelerator: Accelerator) -> list[Duty]:
-    """Return what each stage does in a batch of which a share is trained by backprop, and all is predicted.
+    """Return what each stage does in a batch of which `split.share` is trained by backprop, while all of it is predicted.
 
-    The weights are updated once, with the part by backprop. That one is predicted after its true gradients are there, so
-    without another forward pass. If predictions have no effect, the rest runs forward only.
+    The weights are updated once, with the part by backprop. The prediction for that part reuses its forward pass. If
+    predictions have no effect, the rest of the batch runs forward only.
     """
     size = stages[0].batch
     true = max(1, min(size, round(split.share * size)))
@@ -476,8 +477,8 @@ def _scaled(cost: Cost, batch: int, of: int) -> Cost:
 def lowest_true_site(stages: Sequence[Stage], plan: Plan) -> int:
     """Return the index of the lowest stage that the backward pass must reach; the number of stages if there is none.
 
-    It is -1 where all parameters outside of sites are trained as well: then the pass goes as far down as the model has
-    any. A plan that freezes some of them freezes those below its lowest true site.
+    It is -1 if all parameters outside of sites are trained as well: then the pass goes down to the lowest of them. A plan that
+    freezes some of these parameters freezes those below its lowest true site.
     """
     if not plan.hold_rest and not plan.frozen:
         return -1

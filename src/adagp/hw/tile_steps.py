@@ -19,8 +19,13 @@ from adagp.hw.tiling import INDICES, Tiling
 
 @dataclass(frozen=True)
 class TileVisit:
-    """A tile in the order of the loops: its (rows, depth, columns), the factors of which a new tile comes before it, whether
-    it adds to sums, whether these `return` from memory, and the tile of the result that leaves after it."""
+    """A tile in the order of the loops.
+
+    extents   its rows, depth and columns
+    loads     the factors of which a new tile is loaded before it
+    adds      whether its products are added to sums of earlier tiles, and `returns`, whether these are read from memory
+    leaves    whether the tile of the result is written after it, and `whole`, whether its sums are complete by then
+    """
 
     extents: dict[str, int]
     loads: tuple[str, ...]

@@ -101,8 +101,8 @@ def one_way(
 def chimera(devices: int, micro_batches: int, phases: Sequence[Phase]) -> Program:
     """Return Chimera's program (Li, Hoefler 2021), its units concatenated where there are more micro-batches than devices.
 
-    Were forwards and backwards of equal length, each action would have its slot of time, and the slots of the two
-    directions, which differ in parity, would never meet. The order of the slots is the order of the actions.
+    If forwards and backwards took equally long, each action would have its own time slot, and the two directions, whose slots
+    differ in parity, would never collide. Each device runs its actions in the order of these slots.
     """
     if devices % 2:
         raise OptionError(f"chimera pairs its devices, two for each stage; {devices} is odd. Give an even number.")
@@ -235,7 +235,7 @@ def zero_bubble_v(devices: int, micro_batches: int, phases: Sequence[Phase]) -> 
 
 
 def _streamed(device: int, devices: int, numbers: range) -> list[Action]:
-    """Return the forwards of a GP batch in the order in which they can begin, were all of one length.
+    """Return the forwards of a GP batch in the order in which they could begin if all took equally long.
 
     A micro-batch enters in every second slot, so that the two stages of a device are never due at once.
     """

@@ -3,7 +3,7 @@
 A stage's forward and backward are its layers' cycles for a micro-batch. The update is the rest of a batch's work: the
 optimizer's traffic and the predictor's work, as far as they do not hide behind the last micro-batch's pass. It is the
 difference between a micro-batch under the design with all duties and one with forward and backward alone; for sources whose
-work grows with the samples (all that the accelerator's own predictor is not), the same difference for a whole batch.
+work grows with the samples (all but the accelerator's own predictor), the same difference for a whole batch.
 
 The bytes that cross a cut are those of the one output at the cut. Where several branches or shortcuts cross it, more would.
 """
@@ -116,8 +116,8 @@ def output_words(workload: Workload) -> list[int]:
 def kept_bytes(workload: Workload, accelerator: Accelerator, samples: int) -> list[int]:
     """Return for each layer of the array the bytes that it and the element-wise work after it keep for the backward pass.
 
-    They are those of `adagp.hw.memory`. Where it is not known what autograd keeps, they are the inputs of layers, both of a
-    product of two activations.
+    They are those of `adagp.hw.memory`. If it is not known what autograd keeps, they are the inputs of the layers; a product of
+    two activations has two.
     """
     activation_bits = accelerator.width("activations")
     if workload.saved is None:
@@ -140,7 +140,7 @@ def passes(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
 
 
 def _parts(stage: Stage, accelerator: Accelerator) -> tuple[int, int]:
-    """Return the cycles of a layer's backward where its two parts are done apart: the gradients of input and of weights."""
+    """Return the cycles of the two parts of a layer's backward, done separately: the gradients of its input and weights."""
     (duty,) = duties(_without_update([stage]), _CHAIN_ALONE, accelerator, False)
     weights = accelerator.with_stalls(stage.weight_gradient).cycles if stage.is_site else 0
     return duty.backward.cycles, weights

@@ -39,9 +39,9 @@ class StageCosts:
 
     `output_bytes` leave the stage in a micro-batch's forward; as many come back in its backward. `kept_bytes` is what the
     stage keeps of a micro-batch for the backward pass. `gradient_bytes` and `summary_bytes` are what the holders of a
-    stage exchange before an update by a BP or a GP batch, where there are several. A backward in two parts takes
-    `input_gradient` and `weight_gradient`, half of `backward` each unless given. `error_bytes` come from the last stage before
-    an update by a GP batch, where the error is broadcast.
+    stage exchange before an update by a BP or a GP batch, if there are several. A backward in two parts takes `input_gradient`
+    and `weight_gradient`, half of `backward` each unless given. With an error broadcast, `error_bytes` come from the last stage
+    before an update by a GP batch.
     """
 
     forward: float = 1.0
@@ -109,8 +109,8 @@ def constant_costs(
 ) -> Costs:
     """Return equal stages. `alpha` is the predictor's forward for a batch in units of a micro-batch's forward.
 
-    Its training takes twice as long, as with ADA-GP's layers: a GP update takes `alpha`, a BP update `3 * alpha`. Where
-    there are fewer `devices` than stages, the times are those of a device, which its stages share.
+    Its training takes twice as long, as with ADA-GP's layers: a GP update takes `alpha`, a BP update `3 * alpha`. If there are
+    fewer `devices` than stages, the times are those of a device, and its stages share them equally.
     """
     part = 1.0 if devices is None else devices / stages
     forward, backward = part * forward, part * backward

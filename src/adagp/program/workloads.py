@@ -138,7 +138,7 @@ READERS: Mapping[str, Callable[[Path, tuple[int, ...] | None], Workload]] = {
     ".onnx": _import_model,
     ".pt2": _import_model,
 }
-"""What reads a file, by the end of its name, for samples of a shape."""
+"""The function that reads each type of file, by its suffix, for samples of a shape."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def find_origin(
 def _replay(
     model: str | None, folder: Path, shape: tuple[int, ...] | None, method: str, trust: bool, target: float | None
 ) -> Origin:
-    """The run's own model, unless another is named: what would this run's phases have been worth there?"""
+    """Return the origin that replays the phases of a run, on its own model unless `model` names another one."""
     record = read_whole_run(folder, "replay")
     _check_sizes(record, folder)
     name, dataset, width = model or record.model, record.dataset, record.width

@@ -207,7 +207,14 @@ def test_table_1_has_verdicts_beside_the_control(pretend: Pretend) -> None:
         assert verdict(outcome, f"{quantity}: densenet201, cifar10").verdict == word
         assert verdict(outcome, f"{quantity}: densenet121, tinyimagenet100").verdict == word
     assert verdict(outcome, "ADA-GP as accurate as backprop: over all models").reason == (
-        "adagp less bp: -0.50 points on average over 23 models, 95% interval -0.50 to -0.50; one seed each"
+        "adagp less bp: -0.50 points on average over 23 models, 95% interval -0.50 to -0.50; one seed each; "
+        "the same batches left out: -2.00"
+    )
+    assert verdict(outcome, "ADA-GP as accurate as backprop: densenet201, cifar10").reason == (
+        "adagp 89.50, bp 90.00 %; the same batches left out: 88.00 %; one seed, 20 epochs, 0.2 of the training images"
+    )
+    assert verdict(outcome, "vgg13, cifar10: ADA-GP less backprop").reason.endswith(
+        "ours 90.00 to 89.50 %; the same batches left out: 88.00 %; one seed, 20 epochs"
     )
     assert len(outcome.rows) == (13 + 5 + 5) * 4
 

@@ -157,7 +157,7 @@ def test_what_a_run_does_not_say_is_the_default_or_rejected(tmp_path: Path) -> N
     assert (record.width, record.image_size, record.plugins) == (1.0, None, ("a", "b"))
     for name in ("model", "dataset", "batch_size", "method"):
         words = name.replace("_", " ")
-        with pytest.raises(RunError, match=f"^the run in '{tmp_path}' does not say its {words} in config.json.$"):
+        with pytest.raises(RunError, match=f"^the run in '{tmp_path}' has no {words} in its config.json.$"):
             getattr(record, name)
 
 

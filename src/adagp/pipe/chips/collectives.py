@@ -9,9 +9,10 @@
 Rounds wait for each other, as the data of one are those of the next. The formulas hold where no messages share a link; on a
 given fabric each round takes as long as its longest route and its busiest link.
 
-What is left of an exchange between copies after the work that it can hide behind: gradients are exchanged in buckets, as DDP
-does, in the order of the backward pass, each when all of its gradients are there. Sharded weights are gathered in the same
-buckets, each before the pass through it, while the pass through the one before runs. Exchanges take one after the other.
+`after_backward`, `waiting_for_weights` and `waiting_backward` return how much of an exchange between copies is not hidden
+behind the passes. Gradients are exchanged in buckets, as in DDP, in the order of the backward pass, each bucket once all of its
+gradients are known. Sharded weights are gathered in the same buckets, each during the pass through the previous bucket.
+Exchanges never overlap each other.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -165,7 +166,7 @@ def waiting_for_weights(parts: Sequence[Bucket], gather: Time, *, overlap: bool)
 def waiting_backward(parts: Sequence[Bucket], gather: Time, scatter: Time, *, overlap: bool) -> float:
     """Return how much longer a backward pass takes whose weights are gathered and whose gradients are scattered.
 
-    The next weights are asked for as soon as the pass begins with those before them, ahead of the gradients that it brings.
+    The next weights are requested as soon as the pass through the previous bucket begins, ahead of that pass's gradients.
     """
     gather, scatter = _unless_empty(gather), _unless_empty(scatter)
     amounts = [part.amount for part in parts]

@@ -27,7 +27,7 @@ Wire = tuple[object, object]
 
 @dataclass(frozen=True)
 class Traffic:
-    """What messages of one size that are sent at once meet: the most latencies of a message, the most messages on a link."""
+    """What delays messages that are sent at once: the latencies of the longest route, and the messages on the busiest link."""
 
     hops: int
     sharing: int
@@ -77,7 +77,7 @@ class Topology:
         return list(FABRICS[self.kind](self, sender, receiver)) if sender != receiver else []
 
     def traffic(self, pairs: tuple[Pair, ...]) -> Traffic:
-        """Return what messages between `pairs` meet that are sent at the same time."""
+        """Return the traffic of messages of one size between `pairs`, sent at the same time."""
         load: Counter[Wire] = Counter()
         hops = 0
         for sender, receiver in pairs:

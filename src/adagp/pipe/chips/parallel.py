@@ -84,7 +84,7 @@ class Parallelism:
 
     @property
     def next_stages(self) -> tuple[tuple[int, int], ...]:
-        """The pairs of chips of which the first sends its outputs to the second."""
+        """Pairs of chips: the first sends its outputs to the second."""
         stride = self.data * self.tensor
         return tuple((chip, chip + stride) for chip in range(self.chips - stride))
 
@@ -284,7 +284,7 @@ def shared_equally(amount: int, parts: int, what: str) -> int:
 
 
 STATE_BITS = 32
-"""Of a word of the optimizer's state, and of its copy of the weights, unless the accelerator has others."""
+"""Bits of a word of the optimizer's state, and of its copy of the weights, unless the accelerator has its own widths."""
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ class ChipMemory:
 def weight_memory(weights: float, accelerator: Accelerator, copies: int = 1, zero: int = 0) -> ChipMemory:
     """Return the bytes of `weights` words and all that belongs to them.
 
-    Where weights have fewer than 32 bits, the optimizer keeps a copy of them in 32, or in the accelerator's `master_bits`.
+    If weights have fewer than 32 bits, the optimizer keeps a copy of them in 32, or in the accelerator's `master_bits`.
     """
     copy = accelerator.master_bits or (STATE_BITS if accelerator.width("weights") < STATE_BITS else 0)
     state = (accelerator.optimizer_words * (accelerator.state_bits or STATE_BITS) + copy) / 8

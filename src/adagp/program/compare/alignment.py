@@ -9,8 +9,8 @@ cosine_large_batch, norm_ratio_large_batch    source and large batch
 ceiling_minibatch                             true gradients of two minibatches (cosine)
 ceiling_large_batch                           minibatch and large batch, both true (cosine)
 
-Of all these weights together, for the true and predicted gradients t and p of the K minibatches of b samples that make up the
-large batch, with means T and P:
+Two figures are over all these weights together. They use the true and predicted gradients t and p of the K minibatches of b
+samples that make up the large batch, and their means T and P:
 
 correlation    sum <t - T, p - P> / sqrt(sum |t - T|^2 sum |p - P|^2). A minibatch's gradients are means over independent
                samples, so their covariances are those of one sample divided by b, and the correlation is that of one sample's.
@@ -112,7 +112,7 @@ class NoiseStatistics:
         return product / sqrt(truth * predicted) if truth > 0 and predicted > 0 else None
 
     def noise_scale(self) -> float | None:
-        """Return the critical batch size in samples; None if the gradient does not stand out of the noise."""
+        """Return the critical batch size in samples; None if the estimate of |G|^2 is not positive, so noise dominates."""
         number = self.count
         if number < 2:
             return None

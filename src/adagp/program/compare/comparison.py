@@ -32,7 +32,7 @@ USUAL = (BATCHES, SECONDS)
 GROWING = ("regimes", "accelerator", "pipeline", "cluster", "curve", "seeds", "aligned_seeds", "entries", "settings")
 """Fields that may change when a folder is continued: they decide which runs exist, but not the result of any run.
 
-Methods can be added but not dropped or changed, and no longer added once batches were timed: methods are timed interleaved."""
+Methods can be added, but not dropped or changed. Once batches were timed none can be added, as all are timed interleaved."""
 LONGEST_CURVE = 100
 """Upper limit of the factors of `--curve`."""
 FULL_DECAY = ("cosine", "linear")
@@ -135,7 +135,7 @@ class Comparison:
         return None if self.data_dir is None else Path(self.data_dir)
 
     def check_each(self, check: Callable[[Candidate], None]) -> None:
-        """Call `check` for each candidate; an error names the method, unless backprop has it too."""
+        """Call `check` for each candidate; an error names the method, unless backprop already fails the check."""
         check(self.reference)
         for candidate in self.candidates:
             try:

@@ -1,8 +1,8 @@
 """The cost of batches and runs: measured seconds, or modelled cycles; and how many batches a budget allows.
 
 All methods, with each batch size that they may have, are timed in one process, interleaved: each round times one BP batch and
-one GP batch of each, so that a disturbance of the machine affects them alike. The cost is the median over the rounds. Where a
-source does extra work in every Nth BP batch only, it is the mean of the medians of the N kinds of batches.
+one GP batch of each, so that a disturbance of the machine affects them alike. The cost is the median over the rounds. If a
+source does extra work in every Nth BP batch only, the cost is the mean of the medians of the N kinds of batches.
 """
 
 import time

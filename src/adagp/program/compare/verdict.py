@@ -54,7 +54,7 @@ def method_batch_sizes(document: Record) -> dict[str, int]:
 
 
 def total_samples(document: Record) -> int | None:
-    """Return the samples of each run at equal samples; None where all batch sizes are equal, and so are the batches."""
+    """Return the samples of each run at equal samples; None if all batch sizes are equal, as then the batches are, too."""
     if len(set(method_batch_sizes(document).values())) < 2:
         return None
     return int(document["batches"] * document["batch_size"])

@@ -3,12 +3,12 @@
 Backprop is trained at several lengths (`adagp compare --curve`). A method that reaches some accuracy after `n` BP and `m` GP
 batches does as well as backprop after N batches, read off that curve; so a GP batch is **worth** w = (N - n) / m batches of
 backprop. On a platform it has a **price** r, and learning adds an **overhead** o to a BP batch, both in batches of plain
-backprop. The method pays where w is above r + o n / m, its break-even. Where a method has another batch size than backprop, its
+backprop. The method pays if w is above its break-even, r + o n / m. If a method has another batch size than backprop, its
 batches are counted by their samples: one of twice as many samples is two batches, in n and m as in the prices.
 
-Between two lengths the curve through the means over seeds is linear in the logarithm of the batches; where a longer run was
-worse than a shorter one, it is constant. The interval of w is that of the accuracy, read off the curve. Runs of one seed have
-the same initial weights and the same batches, so the interval is that of the paired differences from backprop's curve
+Between two lengths the curve through the means over seeds is linear in the logarithm of the batches; if a longer run was worse
+than a shorter one, the curve is constant there. The interval of w is that of the accuracy, read off the curve. Runs of one seed
+have the same initial weights and the same batches, so the interval is that of the paired differences from backprop's curve
 (Student's t over the common seeds). An accuracy beyond the curve has no N.
 """
 
@@ -142,7 +142,7 @@ def _error(values: Collection[float]) -> float:
 
 @dataclass(frozen=True)
 class Worth:
-    """The worth of a GP batch, with its interval; an end is None beyond the curve, and both are for a single seed."""
+    """The worth of a GP batch, with its interval. An end beyond the curve is None; with a single seed both ends are None."""
 
     worth: float | None
     low: float | None
@@ -170,8 +170,8 @@ def find_worth(
     ahead = [signed[seed] - plain[seed] for seed in signed.keys() & plain.keys()]
     ends: tuple[float | None, float | None] = None, None
     if len(ahead) > 1:
-        reach = student_t(len(ahead) - 1) * _error(ahead)
-        ends = worth(result - reach), worth(result + reach)
+        half_width = student_t(len(ahead) - 1) * _error(ahead)
+        ends = worth(result - half_width), worth(result + half_width)
     beyond = "below" if result < curve.values[0] else "above" if result > curve.values[-1] else ""
     return Worth(worth(result), *ends, backprop, predicted, beyond)
 

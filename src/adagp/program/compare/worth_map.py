@@ -1,7 +1,8 @@
 """All results of comparisons as points in the plane of quality and price: which side of the break-even is each on?
 
 A point is a method with its batch size on a network and a platform. Its quality is the worth of a GP batch, for the
-step-limited regime, and the squared correlation of single samples' gradients (rho^2), for the noise-limited one (`theory.py`).
+step-limited regime, and the squared correlation of single samples' gradients (rho^2), for the noise-limited one
+(`core/break_even.py`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ class MapPoint:
 
     @property
     def series(self) -> str:
-        """What points that differ in the platform only have in common."""
+        """The label that all points of a network, a batch size and a method share."""
         size = "" if self.batch_size is None else f", batch size {self.batch_size}"
         return f"{self.network}{size}: {self.method}"
 

@@ -55,8 +55,8 @@ def what(timeline: Timeline, action: Action) -> str:
 def text_gantt(timeline: Timeline, width: int) -> list["Text"]:
     """Return a line for each device, at most `width` characters wide.
 
-    Where all times are whole steps and they fit, every action is labelled; else each character shows what the device
-    does in the middle of its stretch of time: F, B (or its parts I and W), U, or a dot for nothing.
+    If all times are whole steps and they fit, every action is labelled. Otherwise each character stands for an interval and
+    shows what the device does in its middle: F, B (or its parts I and W), U, or a dot for nothing.
     """
     columns = width - _margin(timeline)
     cell = 1 + max(len(_label(action)) for row in timeline.program.devices for action in row)

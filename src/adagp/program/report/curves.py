@@ -17,7 +17,7 @@ from adagp.program.run.record import Epoch
 PLAIN = (".3~g", ".4~g")
 """Vega formats of plain numbers: short for axes, long for tooltips."""
 MOST_PIXELS = 1000
-"""Width of a chart in pixels at most: of longer runs, each pixel shows the least and the largest value."""
+"""Maximum width of a chart in pixels. For longer runs, each pixel shows the smallest and the largest value."""
 BAND = "Bands are 95% intervals over seeds (Student's t), where there are several."
 Read = Callable[[Epoch], float | None]
 """Reads a value of an epoch."""
@@ -37,7 +37,7 @@ def points(chapter: Chapter, read: Read, bounds: Bounds) -> list[dict[str, Any]]
 
 
 def thinned(values: Sequence[float | None]) -> list[int]:
-    """Return the indices of the values to draw: all of them, or of many the least and the largest in each pixel's width."""
+    """Return the indices of the values to draw: all, or if there are many, the smallest and the largest for each pixel."""
     present = [(value, index) for index, value in enumerate(values) if value is not None]
     if len(present) <= 2 * MOST_PIXELS:
         return [index for _, index in present]
@@ -158,7 +158,7 @@ def _lines(chapter: Chapter, rows: list[dict[str, Any]], x: Spec, title: str, fo
 def _shades(chapter: Chapter) -> list[dict[str, Any]]:
     """Return a row for each epoch of methods with GP batches: their share, and the ratio where it changes.
 
-    A row of a long run is for as many epochs as there are in a pixel.
+    In a long run, a row stands for all epochs in one pixel.
     """
     rows = []
     for group in chapter.groups:

@@ -29,7 +29,7 @@ from adagp.program.run.record import RunRecord, collect
 
 TEMPLATES = Path(__file__).parent / "templates"
 LIBRARY_DIGEST = "0b00f93da6d768e2692dd70db7d4273f17a1535bb0281f14f176bef0b3b6d856"
-"""SHA-256 of the plotting library of vl-convert 1.9. That of another version is put together for every report."""
+"""SHA-256 of the plotting library of vl-convert 1.9, which is cached. With another version each report bundles it again."""
 
 
 def write_report(paths: Sequence[Path], out: Path, phases: str | None = None) -> int:
@@ -95,7 +95,7 @@ def library() -> str:
 
 
 def bundle_library() -> str:
-    """Return the plotting library, put together by vl-convert in more than a second."""
+    """Bundle the plotting library with vl-convert, which takes more than a second."""
     from vl_convert import javascript_bundle
 
     return javascript_bundle("window.vegaEmbed = vegaEmbed;", VEGA_LITE)
@@ -107,7 +107,7 @@ NOTHING = "No run has a finished epoch yet: there is nothing to draw."
 
 @dataclass(frozen=True)
 class PageSection:
-    """A part of a chapter. `choices` are the methods that the element `key`-of switches its charts between."""
+    """A part of a chapter. The page's element with the id `key`-of switches its charts between the methods `choices`."""
 
     key: str
     title: str
@@ -136,7 +136,7 @@ def write_chapter(chapter: Chapter, number: int, phases: str | None = None, *, m
     measured = [PageSection(f"{key}-time", _time_title(chapter), MEASURED, (NOTHING,))]
     if any(group.length for group in chapter.groups):
         measured = [_time(chapter, key), _curves(chapter, key), _sites(chapter, key), _parts(chapter, key)]
-        if chapter.comparison is not None:  # its runs share the machine: their own seconds are the lesser evidence
+        if chapter.comparison is not None:  # its runs shared the machine, so their own seconds are weaker evidence
             measured[:2] = reversed(measured[:2])
     modelled: tuple[PageSection, ...] = ()
     if model:

@@ -202,7 +202,7 @@ def verdict(chapter: Chapter) -> Headline:
 
 
 def compared_headline(chapter: Chapter) -> Headline | None:
-    """Return what the report of the runs' comparison says; None if they are of none, or of one that is not finished."""
+    """Return the results in the report of the comparison that the runs belong to; None without a finished comparison."""
     if chapter.comparison is None:
         return None
     try:

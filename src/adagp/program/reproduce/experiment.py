@@ -1,8 +1,8 @@
 """An experiment: the parts it needs, what it concludes from them, and the files it writes.
 
 A part is one training run, one simulation, one timing, done once and kept. Its result is a file of its own, written whole or
-not at all; where it exists, the part is finished. Its name has a digest of all that decides the result, so a part with other
-options is another part. Experiments that need the same part share it.
+not at all; if it exists, the part is finished. Its name has a digest of everything that decides the result, so a part with
+other options is another part. Experiments that need the same part share it.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Verdicts: a published number or claim, ours, and whether they agree; and which published ones they cover.
 
 A small run, on the digits or on a few images, neither reproduces nor refutes what was published of a large one: it agrees or
-disagrees at its size. Where several budgets have verdicts on a number, the largest one decides: a run nearer to the published
-one says more. Where a number was measured or modelled here, arithmetic on the published numbers does not count: that a printed
+disagrees at its size. If several budgets have verdicts on a number, the largest one decides, as its runs are nearer to the
+published ones. If a number was measured or modelled here, arithmetic on the published numbers does not count: that a printed
 speed-up is the ratio of two printed times does not repeat the measurement.
 """
 
@@ -126,7 +126,7 @@ def compare_difference(
 ) -> Verdict:
     """Compare the difference of two published numbers, the second less the first, with that of ours.
 
-    What two runs differ by may be compared where the runs themselves are too small for it. The reason has all four numbers, and
+    The difference of two runs may be comparable even if the runs themselves are too small. The reason has all four numbers, and
     `extent` in words how much was trained. Without ours, `terms.reduced` is why.
     """
     first, second = numbers
@@ -159,6 +159,11 @@ def judge(quantity: str, claim: Claim, holds: bool | None, figures: str, kind: K
 def covering(verdict: Verdict, *numbers: Number) -> Verdict:
     """Return a verdict that is about further published numbers, too: a ratio about both of its numbers."""
     return replace(verdict, covers=" ".join(filter(None, (verdict.covers, *(number.path for number in numbers)))))
+
+
+def noted(verdict: Verdict, note: str) -> Verdict:
+    """Return a verdict whose reason ends with a note: its control, or how much was trained."""
+    return replace(verdict, reason="; ".join(filter(None, (verdict.reason, note))))
 
 
 def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:

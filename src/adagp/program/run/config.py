@@ -38,7 +38,7 @@ TRAINING, PREDICTION, PARALLEL = "Training", "Prediction", "Several processes"
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULERS = ("plateau", "multistep", "cosine", "linear", "exponential", "none")
 HIGHEST_SEED = 2**63 - 1
-"""What every generator of random numbers takes."""
+"""The largest seed that every random number generator accepts."""
 
 
 _training = partial(declare, panel=TRAINING, compared="common")
@@ -50,7 +50,7 @@ _parallel = partial(declare, panel=PARALLEL, compared="fixed")
 class RunSettings:
     """Options of `adagp train`. The defaults are the ADA-GP paper's where it states them.
 
-    `batches` is the length of the run where it is not whole epochs. Learning-rate milestones are at a half and three quarters
+    `batches` is the length of a run that is not in whole epochs. Learning-rate milestones are at a half and three quarters
     of the run; `cosine` and `linear` fall to 0 from batch to batch, `exponential` to 1%. `lr_warmup` is a share of the run, so
     that runs of other batch sizes or lengths warm up alike. `own_options` are those of the method, the model and hooks.
     """
@@ -226,7 +226,7 @@ DATASET_DEFAULTS: dict[str, dict[str, Any]] = {
     # learning rate and weight decay are ADA-GP's for YOLO-v3; it names no optimizer for it
     "voc": {"model": "yolov3", "optimizer": "adam", "lr": 3e-5, "weight_decay": 1e-4},
 }
-"""What suits a data set: these take the place of the defaults where the user gives none."""
+"""Options whose defaults depend on the data set."""
 
 
 def _options_by_owner() -> Iterator[tuple[str, str, Iterable[Option]]]:
@@ -249,7 +249,7 @@ def known_options() -> dict[str, Option]:
 
 
 def applicable_options(method: Method, model: str, values: Mapping[str, Any]) -> dict[str, Option]:
-    """Return by name the own options of a run's method, model and hooks; of a hook that is off, the one that turns it on."""
+    """Return by name the own options of a run's method, model and hooks; for a hook that is off, only its switch."""
     options = [*method.options, *(MODELS[model].options if model in MODELS else ())]
     for hook in map(WEIGHT_UPDATE_HOOKS.__getitem__, WEIGHT_UPDATE_HOOKS):
         options += [option for option in hook.options if option.name == hook.switch or hook.is_on(values)]
@@ -257,7 +257,7 @@ def applicable_options(method: Method, model: str, values: Mapping[str, Any]) ->
 
 
 def default_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what every option of a run with these values is where it is not given."""
+    """Return the default of every option for a run with these values."""
     config = {name: option.default for name, option in CONFIG_OPTIONS.items()} | DATASET_DEFAULTS.get(
         values["dataset"], {}
     )
@@ -312,8 +312,8 @@ def check_names_and_types(values: Mapping[str, Any], origin: str) -> None:
 class TrainConfig(RunSettings):
     """The settings of a run that fit together; the options of its method, model and hooks are complete.
 
-    `epochs` follows from `batches` where these are given (`fit`). `from_dict` puts what suits the data set in the place of the
-    settings' defaults, and takes the own options of method, model and hooks by their names like all others.
+    If `batches` is given, `fit` sets `epochs`. `from_dict` applies the defaults of the data set, and reads the own options of
+    method, model and hooks by their names like all others.
     """
 
     def __post_init__(self) -> None:
@@ -329,7 +329,7 @@ class TrainConfig(RunSettings):
         if self.warmup is not None and self.warmup_batches is not None:
             raise OptionError("--warmup and --warmup-batches both set the warm-up; give one of them.")
         parse_precision(self.precision)
-        # How many epochs `batches` are is known with the data; certainly no more than there are batches.
+        # The number of epochs is known only with the data; there are at most as many as batches.
         self._read_schedule(max(self.epochs, self.batches or 0))
 
     @property
@@ -343,10 +343,10 @@ class TrainConfig(RunSettings):
         return {name: self.own_options[name] for name in self.declaration.defaults}
 
     def fit(self, batches_per_epoch: int) -> "TrainConfig":
-        """Return the configuration with the epochs that its batches are, the last one not always whole.
+        """Return the configuration with `epochs` set from `batches`, rounded up.
 
-        Where a warm-up in epochs would take more than half of them, and the user did not set its length, it is as large a
-        share of the batches.
+        If the schedule's own warm-up in epochs would take more than half of the run, it becomes a warm-up in batches with the
+        schedule's share of the run. A warm-up that the user set is kept; raises OptionError if it does not fit the run.
         """
         epochs = self.epochs if self.batches is None else -(-self.batches // batches_per_epoch)
         total = self.batches or epochs * batches_per_epoch
@@ -365,7 +365,7 @@ class TrainConfig(RunSettings):
         return (unset and usual_warmup(self.ratio or self.declaration.schedule, epochs)) or 0
 
     def schedule(self, batches_per_epoch: int = 1) -> Schedule:
-        """Return the schedule of the run. How many batches an epoch has matters to a warm-up in batches only."""
+        """Return the schedule of the run. `batches_per_epoch` matters only for a warm-up in batches."""
         schedule = self._read_schedule(self.epochs)
         batches = self.warmup_batches
         return WarmUp(schedule, batches=batches, batches_per_epoch=batches_per_epoch) if batches else schedule
@@ -436,7 +436,7 @@ TRUST = "--trust"
 CODE = ("model", "method")
 """Options that may name code: `package.module:name`."""
 LIBRARIES = ("timm", "torchvision", "hf")
-"""What stands before the colon in the names of models of installed libraries (`timm:NAME`): a folder's own code has no part."""
+"""Prefixes of models from installed libraries (`timm:NAME`), which run no code of the run folder."""
 
 
 def check_trusted_code(
@@ -444,8 +444,8 @@ def check_trusted_code(
 ) -> None:
     """Raise if the configuration of the run in `path` names code that the user has not named on the command line.
 
-    `named` are the models and methods that were named there; plugins have been loaded if they were. With `trust` the user
-    takes the folder's word: its plugins are loaded here, and its model and method may be imported.
+    `named` are the models and methods that the user named; plugins that the user named are loaded already. With `trust` the
+    user trusts the folder: its plugins are loaded here, and its model and method may be imported.
     """
     plugins = [name for name in config.get("plugins") or () if name not in loaded_plugins()]
     if not trust:

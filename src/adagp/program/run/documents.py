@@ -120,7 +120,7 @@ def read_result(path: Path, shape: Shape) -> Any:
 
 def read_text(path: Path, most: int) -> str:
     """Return the text of a regular file of at most `most` bytes, or raise a `RunError` with the reason in one sentence."""
-    if not path.is_file():  # a pipe or a device would keep us waiting
+    if not path.is_file():  # reading a pipe or a device could block forever
         raise RunError("there is no such file." if not path.exists() else "it is not a regular file.")
     try:
         with path.open("rb") as file:

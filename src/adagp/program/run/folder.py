@@ -162,7 +162,7 @@ class RunFolder:
             )
 
     def begin(self) -> None:
-        """Make the folder a run, all of whose first files are there."""
+        """Turn the folder, which has all its first files, into a run."""
         (self.path / STARTING).replace(self.path / CONFIG)
         sync_folder(self.path)
 
@@ -438,7 +438,7 @@ def is_held(folder: Path) -> bool:
 
 
 def _owner_lives(folder: Path) -> bool:
-    """Return the same where the kernel has no list of locks: whether the process that locked the folder last still runs."""
+    """Return whether the process that last locked the folder still runs: `is_held` without the kernel's list of locks."""
     try:
         os.kill(int((folder / LOCK).read_text()), 0)
     except PermissionError:  # it is another user's
@@ -466,10 +466,10 @@ MOST_BYTES = 2**16
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Where a run is: `batch` of its `batches` is done, in epoch `epoch` (from 1), whose batches by kind are `counts`.
+    """How far a run is: `batch` of its `batches` is done, in epoch `epoch` (from 1), whose batches by kind are `counts`.
 
-    `loss` and `score` are means over that epoch, None where not finite; `seconds_left` is what the rest will take if it goes
-    on as it did since this process began.
+    `loss` and `score` are means over that epoch, None if not finite. `seconds_left` is the estimate for the rest at the speed
+    since this process began.
     """
 
     batch: int

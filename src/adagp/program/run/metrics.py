@@ -47,7 +47,7 @@ class Metric:
 
     @property
     def bounds(self) -> Bounds:
-        """What values lie between, as far as it is known: a share between 0 and 1."""
+        """The lowest and the highest possible value, None if unknown; 0 and 1 for a share."""
         return (0.0, 1.0) if self.unit == SHARE else (self.lowest, self.highest)
 
     @property
@@ -57,17 +57,17 @@ class Metric:
 
     @property
     def suffix(self) -> str:
-        """What is written behind a value."""
+        """The text after a value."""
         return "%" if self.unit == SHARE else f" {self.unit}" if self.unit else ""
 
     @property
     def scale(self) -> float:
-        """What a value is multiplied by below `heading`."""
+        """The factor on values in a column with `heading`."""
         return 100.0 if self.unit == SHARE else 1.0
 
     @property
     def sign(self) -> float:
-        """1, or -1 where lower is better: times it, the higher of two values is the better one."""
+        """1, or -1 if lower is better. Of two values multiplied by it, the higher one is better."""
         return 1.0 if self.higher_is_better else -1.0
 
     def bare(self, value: float) -> str:

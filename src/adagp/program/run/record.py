@@ -157,7 +157,7 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end, of which the summary is written last, and its epochs are there."""
+        """Whether the run reached its end: it has a summary, which is written last, and all its epochs."""
         planned = self.planned_epochs
         return bool(self.summary and self.epochs) and (planned is None or len(self.epochs) >= planned)
 
@@ -186,7 +186,7 @@ class RunRecord:
     def _option(self, name: str, kind: type[T]) -> T:
         value = self.config.get(name)
         if not isinstance(value, kind):
-            raise RunError(f"the run in '{self.path}' does not say its {name.replace('_', ' ')} in config.json.")
+            raise RunError(f"the run in '{self.path}' has no {name.replace('_', ' ')} in its config.json.")
         return value
 
 
@@ -353,7 +353,7 @@ def read_whole_run(path: Path, purpose: str) -> RunRecord:
 def collect_whole(paths: Sequence[Path], purpose: str) -> list[RunRecord]:
     """Return the runs in `paths`, as `collect` does, that have a finished epoch; raise if one is damaged.
 
-    A run without a finished epoch is an error where it is named itself, and left out where it is below a named folder.
+    A run without a finished epoch is an error if it is named itself, and left out if it is below a named folder.
     """
     named = {path.resolve() for path in paths}
     records = []

@@ -54,9 +54,9 @@ class Task(ABC):
         """Yield `(inputs, targets)` from batch `start` of `epoch` on. A tuple of inputs is passed as several arguments."""
 
     def shares(self, epoch: int, start: int, share: Share) -> Iterator[tuple[Any, Any]]:
-        """Yield of each of these batches one of several equal shares, in a process that trains on this alone.
+        """Yield one of several equal shares of each of these batches, for a process that trains on that share only.
 
-        Here whole batches are read; a task that can read less does so.
+        This default reads whole batches; a task that can read less overrides it.
         """
         for inputs, targets in self.batches(epoch, start):
             yield take_share(share, inputs), take_share(share, targets)
@@ -65,10 +65,10 @@ class Task(ABC):
         """Let the inputs of all batches have the same shapes from now on, as pipelines need them."""
 
     def weight(self, targets: Any) -> int | None:
-        """Return how many things the loss of a batch is the mean of, if equal shares of a batch may differ in it.
+        """Return the number of items that the loss averages over (words, objects), if equal shares of a batch may differ in it.
 
-        The losses of shares make that of the batch, each weighted by this number (1 where it is 0); None stands for equal
-        weights, as where the loss is a mean over samples.
+        The batch's loss is the mean of its shares' losses, weighted by this number (by 1 if it is 0). None: equal weights, as
+        for a loss that is a mean over samples.
         """
         return None
 

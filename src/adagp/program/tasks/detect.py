@@ -82,17 +82,17 @@ class Detection(Task):
         return model
 
     def loss(self, output: Sequence[Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the loss for each object of the batch, on average."""
+        """Return the mean loss per object of the batch."""
         parts = loss_parts(output, *targets)
         return parts.total / max(1, parts.objects)
 
     def score(self, output: Sequence[Tensor], targets: tuple[Tensor, Tensor]) -> tuple[Tensor, int]:
-        """Count the objects whose class is named rightly."""
+        """Count the objects whose class is predicted correctly."""
         return right_classes(output, *targets)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Return the loss an object, with its three parts, and the class accuracy on the test set."""
+        """Return the loss per object, with its three parts, and the class accuracy on the test set."""
         sums = torch.zeros(4, dtype=torch.float64)
         objects = 0
         with evaluation_mode(model):

@@ -36,7 +36,7 @@ ANCHORS = (
 
 _LARGEST = 8.0  # exp(8) anchors is far outside every image, and finite
 IGNORED_OVERLAP = 0.5
-"""A slot that answers for no object but whose box overlaps one by more than this is not blamed for it."""
+"""A slot that is responsible for no object, but whose box overlaps one by more than this, has no objectness loss."""
 CANDIDATES = 300
 MOST = 100
 OVERLAP = 0.45
@@ -64,10 +64,10 @@ def pairwise_iou(first: Tensor, second: Tensor) -> Tensor:
 def non_maximum_suppression(corners: Tensor, groups: Tensor, threshold: float) -> Tensor:
     """Return which boxes to keep: `(..., K)` for boxes `(..., K, 4)`, best first, that compete within their group (class).
 
-    A box is dropped if it overlaps a better one *that is kept* by more than `threshold`. Instead of walking down the list,
-    all boxes are judged at once, over and over, each time with the last verdicts on the better ones: the best is right
-    from the start, and each round settles at least one more place, in practice all after a few. No compiled operator is
-    needed, and leading dimensions (images) are done at once.
+    A box is dropped if it overlaps a better one *that is kept* by more than `threshold`. Instead of walking down the list, each
+    round judges all boxes at once, by the boxes that the previous round kept. The best box is right from the start, and each
+    round settles at least the next one; in practice all are settled after a few rounds. This needs no compiled operator, and
+    leading dimensions (images) are processed at once.
     """
     rivals = (pairwise_iou(corners, corners) > threshold) & (groups[..., :, None] == groups[..., None, :])
     better = rivals.triu(diagonal=1)  # [..., j, i]: j comes before i and competes with it
@@ -262,7 +262,7 @@ def average_precisions(detections: Sequence[Detections], truth: Sequence[Objects
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    with redirect_stdout(io.StringIO()):  # it talks while it works
+    with redirect_stdout(io.StringIO()):  # pycocotools prints while it works
         reference = COCO()
         reference.dataset = _reference(truth, classes)
         reference.createIndex()

@@ -272,8 +272,8 @@ def build_trainer(
 ) -> Trainer:
     """Return the trainer for the run's schedule and sources, after a trial forward pass if one of them needs it.
 
-    `several` says that several processes train on shares of each batch, `staged` that each runs some stages of the model,
-    which exchange what they need themselves.
+    `several`: several processes train on shares of each batch. `staged`: each process runs some stages of the model, and the
+    stages exchange what they need themselves.
     """
     schedule = config.schedule(task.batches_per_epoch)
     facts = RunFacts(config.seed, config.epochs)
