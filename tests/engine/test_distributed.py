@@ -115,8 +115,8 @@ def test_weights_that_are_not_spread_by_fully_shard_alone_are_rejected(
         "the weights of layers '1' and '0' are sharded over different device meshes. Use one.",
         "DropBack ranks the weights of the whole model together; here each process holds a part of them (fully_shard). Use "
         "DDP, or leave out weight_hooks.",
-        "precision 'bfp4' is for runs in one process: exponents and widths depend on the whole batch, of which each process "
-        "has a share.",
+        "precision 'bfp4' is for runs in one process: exponents and widths depend on the whole batch, but each process "
+        "has only a share of it.",
     ]
 
 

@@ -334,7 +334,9 @@ def test_a_detached_trainer_and_another_sources_state_are_rejected() -> None:
     trainer = attached(model)
     with pytest.raises(UsageError) as caught:
         attached(Net(), "feedback").load_state_dict(trainer.state_dict())
-    assert str(caught.value) == ("the state is that of a trainer with the sources: predicted; this one has: feedback.")
+    assert str(caught.value) == (
+        "the state was saved by a trainer with the sources: predicted; this one has: feedback."
+    )
     trainer.detach()
     with pytest.raises(UsageError) as caught:
         trainer.step(draw(), LABELS, F.cross_entropy)

@@ -132,13 +132,13 @@ def test_a_state_belongs_to_a_length() -> None:
         trainer.advance()
     state = trainer.state_dict()
     message = (
-        "the state is that of a run of 9 epochs of 10 batches; this one has 18 epochs of 5 batches, which has "
+        "the state was saved in a run of 9 epochs of 10 batches; this one has 18 epochs of 5 batches, which has "
         "no such position. Give attach the length that the saved run had."
     )
     with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
         attach(length=adagp.Epochs(18, 5)).load_state_dict(state)
     with pytest.warns(
-        AdagpWarning, match=r"^the state is that of a run of 9 epochs of 10 batches; this one has 12 epochs"
+        AdagpWarning, match=r"^the state was saved in a run of 9 epochs of 10 batches; this one has 12 epochs"
     ):
         attach(length=adagp.Epochs(12, 10)).load_state_dict(state)
     old = {name: value for name, value in state.items() if name not in ("length", "sites")}
@@ -159,16 +159,17 @@ def test_a_state_belongs_to_a_model(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         attach(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))).load_state_dict(state)
     assert str(caught.value) == (
-        "the state is that of a model with other predicted layers (2; this one has 2): '2' is not here and '1' is not there. "
-        "Was another layer excluded, or is it another model?"
+        "the state was saved with a model of other predicted layers (2; this one has 2): the saved '2' is missing and '1' is "
+        "new. Was another layer excluded, or is it another model?"
     )
     with pytest.raises(UsageError) as caught:
         attach(nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 3))).load_state_dict(state)
     assert str(caught.value) == (
-        "the state is that of a model whose layer '0' has a weight of the shape (4, 5); here it is (9, 5). Is it another model?"
+        "the state was saved with a model whose layer '0' has a weight of the shape (4, 5); here it is (9, 5). Is it another "
+        "model?"
     )
     old = {name: value for name, value in state.items() if name not in ("length", "sites")}
-    with pytest.raises(UsageError, match=r"^the state is that of a model with 2 predicted layers; this one has 1\.$"):
+    with pytest.raises(UsageError, match=r"^the state was saved with a model of 2 predicted layers; this one has 1\.$"):
         attach(nn.Sequential(nn.Linear(5, 3))).load_state_dict(old)
 
 
@@ -357,6 +358,6 @@ def test_checkpointing_of_outputs_that_a_source_hooks_is_rejected() -> None:
 
     schedule = Ladder((Rung(1, 0),), "topk")
     with pytest.raises(
-        UsageError, match=r"^source 'topk' hooks the outputs of its layers, so that activation checkpointing"
+        UsageError, match=r"^source 'topk' hooks the outputs of its layers, so activation checkpointing"
     ):
         train(attach(Checkpointed(), method="topk", schedule=schedule))

@@ -273,8 +273,8 @@ def test_a_layer_whose_product_is_not_seen_is_rejected() -> None:
         (
             False,
             True,
-            "precision 'bfp4' is for runs in one process: exponents and widths depend on the whole batch, of which each "
-            "process has a share.",
+            "precision 'bfp4' is for runs in one process: exponents and widths depend on the whole batch, but each process "
+            "has only a share of it.",
         ),
     ],
 )

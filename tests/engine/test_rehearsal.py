@@ -259,7 +259,7 @@ def test_what_moves_and_should_not_is_told(method: str) -> None:
             scale.add_(1)
 
     found = trainer.rehearse(step)
-    assert found.moved_wrongly == ("0.bias", "parameter 1 beside the model")
+    assert found.moved_wrongly == ("0.bias", "parameter 1 outside the model")
     assert "changed by the GP batch, although they should not be: 0.bias" in str(found)
     assert scale.tolist() == [1, 1, 1]
 

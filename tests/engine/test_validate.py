@@ -123,13 +123,13 @@ def test_what_is_printed() -> None:
     assert lines[-6:] == [
         "memory and price of 'replay' in batches of 32 samples: counted, not timed",
         "  kept between batches     0.0 MB, 1.0 times the weights",
-        "  kept in a GP batch       0.0 MB, where backprop keeps all activations",
+        "  kept in a GP batch       0.0 MB, while backprop keeps all activations",
         "  kept in a BP batch       0.0 MB more than by backprop",
         "  price of a GP batch      0.44 of a batch by backprop, in multiply-accumulates",
         "  price of a BP batch      1.00",
     ]
     with_backward = adagp.validate(model, optimizer_of(model), method="fa", sample=torch.zeros(32, 1, 8, 8))
-    assert "\n  kept in a GP batch       0.0 MB, next to what autograd keeps\n" in str(with_backward)
+    assert "\n  kept in a GP batch       0.0 MB, in addition to what autograd keeps\n" in str(with_backward)
     assert with_backward.notes == (
         "a GP batch of 32 samples computes as much as one by backprop: it has a backward pass of its own.",
     )

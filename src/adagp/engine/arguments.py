@@ -1,5 +1,4 @@
-"""The arguments of `attach`, checked before it touches the model, and the method that they choose, with its options, schedule
-and sources.
+"""Checks the arguments of `attach`, before it touches the model, and derives method, options, schedule and sources from them.
 
 The method decides where gradients come from: a schedule or a source that contradicts it is rejected.
 """
@@ -58,7 +57,7 @@ def check_patterns(exclude: object) -> None:
 
 
 def check_selector(output: object) -> None:
-    """Raise if `output` neither names nor finds anything."""
+    """Raise if `output` is neither a name nor a function."""
     if output is not None and not isinstance(output, str) and not callable(output):
         raise OptionError(f"output is {output!r}; it must be a name, or a function of what the model returns.")
 
@@ -73,7 +72,7 @@ def check_sources_given(sources: Mapping[str, Any]) -> None:
 
 
 def read_precision(precision: Precision | str | None, *, compiled: bool, several: bool) -> Precision | None:
-    """Return the precision of a run, None for single precision; raise where it cannot be used."""
+    """Return the precision of a run, None for single precision; raise if it cannot be used in this run."""
     chosen = parse_precision(precision) if isinstance(precision, str) else precision
     if chosen is None or chosen.native:
         return None
@@ -81,8 +80,8 @@ def read_precision(precision: Precision | str | None, *, compiled: bool, several
         raise OptionError(f"precision '{chosen.text}' replaces products while the model runs; it cannot be compiled.")
     if several:
         raise OptionError(
-            f"precision '{chosen.text}' is for runs in one process: exponents and widths depend on the whole batch, of which "
-            "each process has a share."
+            f"precision '{chosen.text}' is for runs in one process: exponents and widths depend on the whole batch, but each "
+            "process has only a share of it."
         )
     return chosen
 
@@ -157,9 +156,9 @@ def read_method(
     sources: Mapping[str, Source] | None,
     options: Mapping[str, Any] | None = None,
 ) -> MethodChoice:
-    """Return the choice that `method` stands for; `options` are those of a method that is given by its name.
+    """Return the method that `method` stands for, with its options; `options` may be given only with a method's name.
 
-    Without a method it is the default one, unless the schedule or the given sources name the sources.
+    If `method` is None, it is the default method, unless the schedule or the given `sources` name the sources instead.
     """
     options = dict(options or {})
     if method is None:
@@ -179,7 +178,9 @@ def read_method(
             "adagp.Feedback(features=32)."
         )
     if options:
-        raise OptionError(f"'{next(iter(options))}' is given next to {method!r}; pass it to that instead.")
+        raise OptionError(
+            f"'{next(iter(options))}' is given in addition to {method!r}; pass it to that object instead."
+        )
     return _checked(find_method(method.name), method.values)
 
 

@@ -58,14 +58,14 @@ class EngineOptions:
     """How batches are computed, checked and measured.
 
     `precision` is the arithmetic of the sites' products: block floating point, emulated in float, or single precision (None).
-    It is a `Precision` or its text form (see `adagp.core.precision`): `"bfp4"`, `"fast"`. Give `attach` a `sample` too where
-    layers run in another order than the model has registered them.
+    It is a `Precision` or its text form (see `adagp.core.precision`): `"bfp4"`, `"fast"`. If layers run in another order than
+    the model registers them, also give `attach` a `sample`.
 
-    `compile=True` compiles the model in place with `torch.compile`; a name selects its backend. `scaler` is
-    yours, for mixed precision. `guard` rejects predictions that are too large.
+    `compile=True` compiles the model in place with `torch.compile`; a string names the compiler's backend. `scaler` is your own
+    gradient scaler, for mixed precision. `guard` rejects predictions that are too large.
 
     `weight_hooks` change the weights after each step of the optimizer, in order: `adagp.DropBack(keep=0.1)` keeps a tenth of
-    them. They take the weights that the model has in `attach` as the initial ones.
+    them. The weights at the time of `attach` count as the initial ones.
 
     Predictions are compared with true gradients in every `metrics_every`-th BP batch; 0: never. With `noise`, `read_sites` also
     has `sample_correlation`, how well single samples' gradients are predicted, and `noise_batches`, the gradient noise scale;
@@ -103,7 +103,7 @@ class AttachOptions(TypedDict, total=False):
 
 
 def _accepting_former_keywords(current: Callable[Parameters, Trainer]) -> Callable[Parameters, Trainer]:
-    """Let `attach` take the keywords of earlier versions as well; type checkers see the present ones alone."""
+    """Let `attach` take the keywords of earlier versions as well; type checkers see only the present ones."""
     parameters = inspect.signature(current).parameters
 
     @wraps(current)
@@ -145,32 +145,33 @@ def attach(
     seed: int = 0,
     engine: EngineOptions | None = None,
 ) -> Trainer:
-    """Return a trainer for `model` and `optimizer` (or several of these), which stay in use as they are.
+    """Return a trainer for `model` and `optimizer` (or several of these). Both stay your own objects: nothing is wrapped.
 
-    `method` is one of `adagp.METHODS` by name, by default `"feedback"`, or with its options: `adagp.Feedback(features=32)`. A
-    method of a plug-in or of your own, and a name in a variable, is an `adagp.NamedMethod`. Without a method, a `Schedule`
-    object, `source=` in its text form, or `sources` name the sources themselves. `seed` is that of the random numbers.
+    `method` is the name of one of `adagp.METHODS`, by default `"feedback"`, or an object with its options:
+    `adagp.Feedback(features=32)`. Use `adagp.NamedMethod` for a method of a plug-in or of your own, or a name in a variable.
+    Without a method, the sources can be named by a `Schedule` object, by `source=` in a schedule's text form, or by `sources`.
+    `seed` is the seed of the sources' random numbers.
 
-    The length of the run is `length=adagp.Epochs(90, len(loader))`, or `steps` batches where there are no epochs. `schedule` is
-    a `Schedule` or its text form (see `adagp.schedules.text`), by default the method's. With the text form goes `warmup`: a
-    number of epochs (of steps, in a run of `steps`), or `"300 batches"`. `sources` gives ready-made sources by the names that
-    the schedule uses; the others are made with their defaults. `exclude` are name patterns of layers that are not to be
-    predicted.
+    The length of the run is `length=adagp.Epochs(90, len(loader))`, or `steps` batches if it has no epochs. `schedule` is a
+    `Schedule` or its text form (see `adagp.schedules.text`), by default the method's. `warmup` goes with the text form: a
+    number of epochs (of steps, in a run of `steps`), or `"300 batches"`. `sources` has ready-made sources by the names that the
+    schedule uses; the others are made with their defaults. `exclude` has name patterns of layers that are not predicted.
 
     `output` selects the outputs of the model that the loss depends on, for methods that use the error there: by default all
-    floating-point tensors that it returns; else the name of a field of what it returns (`"logits"`), a function of it, or the
-    name of a layer of the model, where the model computes the loss itself.
+    floating-point tensors that the model returns. It is the name of a field of the returned object (`"logits"`), a function of
+    that object, or, if the model computes the loss itself, the name of a layer.
 
     `sample` is a batch of inputs, on the model's device, for a trial forward pass: schedules that cut the model in two need
     it, and methods check the layers' output sizes with it. `engine` has further options: precision, compilation, the guard.
 
-    Methods keep memory between batches: `feedback` up to twice as much as the weights have (or 64 MB), `adagp` a predictor with
-    its optimizer. `adagp.validate(model, optimizer, method=..., sample=...)` counts it, and what batches cost, in advance.
+    Methods keep memory between batches: `feedback` up to twice the size of the weights (or 64 MB), `adagp` a predictor with
+    its optimizer. `adagp.validate(model, optimizer, method=..., sample=...)` counts this memory, and the cost of batches, in
+    advance.
 
-    Attach after the model has been moved to its device. `model` may be in `DistributedDataParallel`, or sharded by
-    `fully_shard` (FSDP2): attach after that.
+    Call `attach` after the model has been moved to its device, and after it was wrapped in `DistributedDataParallel` or sharded
+    by `fully_shard` (FSDP2).
 
-    `Trainer.rehearse` tries both kinds of batches in your own loop and restores everything: do that before a long run.
+    `Trainer.rehearse` tries both kinds of batches in your own loop and restores everything: call it before a long run.
     """
     return _attach(
         read_method(method, schedule, sources),
@@ -234,11 +235,11 @@ def attach_run(
     synchronize: bool | None = None,
     staged: bool = False,
 ) -> Trainer:
-    """Return a trainer, where schedule and length are known: what `attach` calls, and the programs of adagp.
+    """Return a trainer for a given schedule and length. `attach` and adagp's own programs call it.
 
-    `synchronize`: whether the processes of `torch.distributed` train on shares of one batch; None: if there are several.
-    `staged`: this process runs some stages of the model alone, whose weights may be sharded, and the caller exchanges what is
-    needed.
+    `synchronize`: whether the processes of `torch.distributed` train on shares of one batch; None: yes, if there are several.
+    `staged`: this process runs only some stages of the model, whose weights may be sharded, and the caller exchanges the data
+    between processes.
     """
     optimizers = read_optimizers(optimizer)
     warn_if_attached(model)
@@ -344,9 +345,9 @@ _ENGINE = ("precision", "compile", "scaler", "guard", "metrics_every", "upkeep")
 
 @dataclass
 class FormerKeywords:
-    """What earlier keywords stand for, and the `notes` that name what has replaced them.
+    """The present form of keywords of earlier versions, and `notes` (warnings) that name their replacements.
 
-    `engine` are options of `EngineOptions`, `run` those of `attach_run`, `method` those of the method.
+    `engine` has arguments of `EngineOptions`, `run` arguments of `attach_run`, `method` options of the method.
     """
 
     length: RunLength | None = None
@@ -357,7 +358,7 @@ class FormerKeywords:
     notes: list[str] = field(default_factory=list)
 
     def take(self, name: str, value: Any) -> None:
-        """Take in one keyword; None stood for the default."""
+        """Translate one keyword. In earlier versions None stood for the default."""
         self.notes.append(_note(name, _REPLACEMENTS[name]))
         if value is None:
             return
@@ -370,7 +371,7 @@ class FormerKeywords:
 
 
 def take_former_keywords(keywords: dict[str, Any], known: Collection[str]) -> FormerKeywords:
-    """Take all keywords that are not `known` out of `keywords`; what was never one is an option of the method."""
+    """Remove all keywords that are not `known` from `keywords` and translate them; the rest are options of the method."""
     former = {name: keywords.pop(name) for name in [name for name in keywords if name not in known]}
     taken = FormerKeywords()
     length = {name: former.pop(name, None) for name in ("epochs", "batches_per_epoch", "batches")}

@@ -1,4 +1,4 @@
-"""One batch in progress. `adagp.engine.trainer` describes the whole sequence that it is part of."""
+"""One batch in progress. `adagp.engine.trainer` describes the whole sequence of a batch."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,8 @@ from adagp.sources.local import recomputed
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What `Trainer.step` did: the phase, the loss before the update, the model's output, and whether the guard rejected all.
+    """The result of `Trainer.step`: the phase, the loss before the update, the model's output, and whether the guard rejected
+    all gradients (`guarded`).
 
     A skipped batch was not run: its output is None and its loss NaN.
     """
@@ -42,10 +43,12 @@ class BatchResult:
 class Batch:
     """One batch in progress: look at its `phase`, run the forward pass, call `backward`, then `step`.
 
-    If it is `skipped`, do nothing: such a batch is not trained on. Where other code steps the optimizer, call `finish` in place
-    of `step`. `abandon` discards a batch. `rejected` names the sites whose gradient the guard rejected: they are frozen;
-    `guarded` is True if it rejected all. A process that has part of the model gives its own `sites`, and may call the two
-    halves of `backward` separately: `differentiate` and `complete`.
+    If it is `skipped`, do nothing: such a batch is not trained on. If other code steps the optimizer, call `finish` instead of
+    `step`. `abandon` discards a batch. `rejected` names the sites whose gradient the guard rejected: their weights are frozen
+    in this batch. `guarded` is True if the guard rejected all gradients.
+
+    In a pipeline, a process has only some sites of the model. It passes them as `sites`, and may call the two halves of
+    `backward` separately: `differentiate` and `complete`.
     """
 
     def __init__(
@@ -62,8 +65,8 @@ class Batch:
         self._called: dict[Site, int] = dict.fromkeys(sites or (), 1)
         self._ignored: set[Site] = set()
         self._without_autograd: set[Site] = set()
-        self._updates: list[Callable[[], None]] = []  # what is learned when the batch counts
-        self._rollbacks: list[Callable[[], None]] = []  # what is undone when it does not
+        self._updates: list[Callable[[], None]] = []  # of sources and metrics; called when the optimizer steps
+        self._rollbacks: list[Callable[[], None]] = []  # called if the batch is discarded
         self._scaled: list[torch.optim.Optimizer] = []
         self._has_gradients = False
         self._stepped = False
@@ -87,7 +90,7 @@ class Batch:
 
     @property
     def backward_is_whole(self) -> bool:
-        """Whether there is a backward pass that brings every parameter its gradient."""
+        """Whether a backward pass computes the gradient of every parameter."""
         return self.needs_backward and not self.frozen
 
     @property
@@ -97,7 +100,7 @@ class Batch:
 
     @property
     def listeners(self) -> Listeners:
-        """What the hooks call: for each site the source that serves it, or those that learn from it; and the errors."""
+        """What the hooks call: for each site the source that serves it, or those that learn from it; and `OutputErrors`."""
         served = {site: [source] for site, source in self._work.served_sites.items()}
         needed = self._errors.are_needed
         densities = self._setup.densities
@@ -114,17 +117,17 @@ class Batch:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether `backward` was not called yet."""
+        """Whether `backward` has not been called yet."""
         return self.loss is None and not self._has_gradients
 
     @property
     def called(self) -> frozenset[str]:
-        """The names of the sites that were called so far."""
+        """The names of the sites that have been called so far."""
         return frozenset(site.name for site in self._called)
 
     @property
     def report(self) -> Report:
-        """What an adaptive schedule gets of the batch, once it is over."""
+        """The report on the finished batch for an adaptive schedule."""
         cosine, norm_ratio = self._agreement or (None, None)
         loss = None if self.loss is None else self.loss.item()
         return Report(self.context.step, self.phase, loss, cosine, norm_ratio, self.guarded)
@@ -145,7 +148,7 @@ class Batch:
     def backward(self, loss: Tensor | None = None, *, more: bool = False) -> None:
         """Give every weight of the plan its gradient, in `.grad`, ready for clipping and `step`.
 
-        With backprop in the plan, or a source that needs the output's error, `loss` is required; without, it is only recorded.
+        `loss` is required if the plan has backprop or a source needs the error at the outputs; otherwise it is only recorded.
         Pass `more=True` if another micro-batch of the same batch follows: gradients (or summaries of outputs, in GP) accumulate
         until a call without it.
         """
@@ -158,7 +161,7 @@ class Batch:
             self.complete()
 
     def see_targets(self, targets: Any) -> None:
-        """Pass the targets of the next micro-batch to sources that need them, where each micro-batch has its own."""
+        """Pass the targets of the next micro-batch to the sources that need targets."""
         for source in self._work.in_use.values():
             if source.needs_targets:
                 source.see_targets(targets)
@@ -192,8 +195,8 @@ class Batch:
             if not names:
                 raise
             raise UsageError(
-                f"source '{names[0]}' hooks the outputs of its layers, so that activation checkpointing does not recompute "
-                "what it saved. Leave these layers out of torch.utils.checkpoint, or use another method."
+                f"source '{names[0]}' hooks the outputs of its layers, so activation checkpointing cannot recompute what it "
+                "saved. Leave these layers out of torch.utils.checkpoint, or use another method."
             ) from error
 
     def _differentiate(self, loss: Tensor, backward: Callable[[Tensor], object]) -> None:
@@ -206,7 +209,7 @@ class Batch:
     def complete(self, agree: Callable[[bool], bool] = bool) -> None:
         """After the last `differentiate`: let sources learn from the true gradients, and produce the others.
 
-        `agree` turns this process's decision, whether the true gradients are finite, into that of all processes.
+        `agree` gets whether this process's true gradients are finite, and returns whether those of all processes are.
         """
         self._has_gradients = True
         if self._setup.processes.several and not self.skipped:
@@ -278,12 +281,12 @@ class Batch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside the context no source sees the model, and all gradients can be computed."""
+        """Hide the model's calls from all sources inside the context, and unfreeze its parameters."""
         with self._setup.outside_training(), self.frozen.unfrozen():
             yield
 
     def check_finished(self) -> None:
-        """Raise if the body of the batch left out one of its two calls."""
+        """Raise if the body of the batch called `backward` or `step` too rarely: each is required once."""
         if not self._stepped and not self.skipped and not self.abandoned:
             if not self._has_gradients and self._has_foreign_gradients():
                 raise own_backward()
@@ -299,7 +302,7 @@ class Batch:
         return any(tensor.grad is not None for tensor in (*self._setup.optimized_parameters(), *leaves))
 
     def _learn_now(self) -> None:
-        """Let the sources learn, and the metrics count: the batch counts."""
+        """Apply what sources and metrics have prepared: the batch will not be discarded any more."""
         updates, self._updates = self._updates, []
         self._rollbacks = []
         with self._setup.outside_training(), torch.autocast(self._setup.device.type, enabled=False):
@@ -337,7 +340,7 @@ class Batch:
         return OutputErrors(wanting, learning, self.context.scale)
 
     def _end_passes(self) -> None:
-        """In one of several processes: average the gradients that DDP has not, and reshard what FSDP2 has gathered."""
+        """In a run of several processes: average the gradients that DDP has not averaged, and reshard for FSDP2."""
         if not self.needs_backward:
             self._setup.processes.end_forward()
         elif not self.backward_is_whole:
@@ -345,12 +348,12 @@ class Batch:
             self._setup.processes.average_gradients(trained)
 
     def _exchange(self) -> None:
-        """Sum over the processes what each has seen of the batch."""
+        """Sum over the processes what their sources have seen of the batch."""
         with torch.no_grad():
             self._setup.processes.join([self._agree_on_calls(), *self._work.exchanges()])
 
     def _agree_on_calls(self) -> Rounds:
-        """Count a site as called if it was in any process; for adaptive schedules, average the loss."""
+        """Count a site as called if any process called it; for adaptive schedules, average the loss."""
         sites, device = self._setup.survey.sites, self._setup.device
         counts = torch.tensor([*(float(site in self._called) for site in sites), 1.0], device=device)
         losses = [self.loss.float().clone()] if self._setup.adapts and self.loss is not None else []
@@ -361,7 +364,10 @@ class Batch:
             self.loss = losses[0] / size
 
     def _learn(self, agree: Callable[[bool], bool]) -> None:
-        """Pass the true gradients to the running norms, the metrics and the sources that learn: when the optimizer steps."""
+        """Pass the true gradients to the running norms, the metrics and the sources that learn.
+
+        Metrics and sources only prepare: their updates are applied when the optimizer steps.
+        """
         setup = self._setup
         if self._work.by_backprop and setup.sources:
             self._updates.append(setup.coverage.prepare_record(self._work.by_backprop, self._called))
@@ -387,7 +393,7 @@ class Batch:
             self._updates.append(source.prepare_learning(sites, visible))
 
     def _predict(self, sites: Sequence[Site]) -> list[list[Tensor | None]]:
-        """Return each learner's predictions for sites trained by backprop; nothing in a batch that is not measured."""
+        """Return each learner's predictions for sites trained by backprop; an empty list in a batch that is not measured."""
         return [source.produce(sites) for source in self._work.learners] if self.context.measured else []
 
     def _take(self) -> None:
@@ -424,7 +430,7 @@ class Batch:
         present = [gradient for _, gradient in pairs]
         if not present:
             return pairs, torch.empty(0)
-        # A source may know the norms of what it produced, but not of the mean over processes.
+        # A source may have the norms of its gradients already, but not those of their mean over processes.
         return pairs, gradient_norms(present) if averaged else source.sizes(present)
 
     def _check_not_recomputed(self, sites: Sequence[Site], gradients: Sequence[Tensor | None]) -> None:
@@ -433,7 +439,7 @@ class Batch:
                 raise recomputed(site)
 
     def _check_acting(self, counts: Mapping[str, int], empty: Sequence[bool]) -> None:
-        """Check the gradients of each source that learns; there are so many of each, in this order."""
+        """Check the gradients of the sources that learn. `counts` has each source's number of entries in `empty`, in order."""
         first = 0
         for name, count in counts.items():
             if self._setup.sources[name].learns:
@@ -463,7 +469,7 @@ class Batch:
             ]
             if not servable:
                 continue
-            # A learner that has seen no true gradient yet may have nothing to give.
+            # A source that learns may produce nothing before its first true gradient.
             if not self._setup.sources[name].learns or bool((self._setup.norms.of(servable) > 0).any()):
                 raise source_does_nothing(
                     name, f"produced no gradient for any of the {len(servable)} layers that it serves"
@@ -474,7 +480,7 @@ def own_backward() -> UsageError:
     """Return the error for a batch whose loss was differentiated by other means than `Batch.backward`."""
     return UsageError(
         "the loss of this batch was differentiated by loss.backward() or accelerator.backward(loss). Call "
-        "batch.backward(loss) instead: it runs the backward pass where there is one, and lets sources learn and predict "
+        "batch.backward(loss) instead: it runs the backward pass if there is one, and lets sources learn and predict "
         "(adagp.integrations.accelerate has a loop for accelerate)."
     )
 

@@ -1,7 +1,7 @@
 """What one batch has to compute: its plan, resolved for the sites, sources and parameters of a run.
 
-`BatchPlan` derives it, and computes nothing that the plan does not need. `FrozenParameters` switches `requires_grad` off where
-autograd has nothing to compute.
+`BatchPlan` derives this from the plan. `FrozenParameters` switches `requires_grad` off for the parameters whose gradient
+autograd need not compute.
 """
 
 import copy
@@ -28,7 +28,7 @@ from adagp.sources.base import Rounds, RunningNorms, Source
 class TrainingSetup:
     """What all batches of a run share. If the schedule `adapts`, predictions are measured in every BP batch.
 
-    `weight_hooks` are called after each step of the optimizers; `densities` are measured where there are some.
+    `weight_hooks` are called after each step of the optimizers; `densities` are measured only in runs with such hooks.
     """
 
     model: nn.Module
@@ -58,7 +58,7 @@ class TrainingSetup:
 
     @contextmanager
     def outside_training(self) -> Iterator[None]:
-        """Inside the context no source sees the model, and it computes in torch's own arithmetic."""
+        """Hide the model's calls from all sources inside the context, and use torch's own arithmetic."""
         with ExitStack() as stack:
             stack.enter_context(self.hooks.suspended())
             if self.arithmetic is not None:
@@ -66,7 +66,7 @@ class TrainingSetup:
             yield
 
     def outside_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that the optimizers have and the model has not: of a loss, for instance."""
+        """Return the parameters of the optimizers that do not belong to the model, for example those of a loss."""
         model_parameters = {id(parameter) for parameter in self.model.parameters()}
         groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
         return [parameter for group in groups for parameter in group["params"] if id(parameter) not in model_parameters]
@@ -85,10 +85,11 @@ class TrainingSetup:
 
 
 class BatchPlan:
-    """A plan for the sites of a model: those that backprop trains, those that each source serves, and the sources that learn.
+    """A plan, applied to the sites of a model.
 
-    `in_use` are the sources that serve or learn, by name. A process that has part of the model gives its own `sites`. Sites
-    that the user has frozen belong to no group.
+    `by_backprop` are the sites that backprop trains, `served` the sites of each source by its name. `serving` are the sources
+    of the plan, `learners` those that learn from the batch, and `in_use` both, by name. `sites` are by default all sites of the
+    model; in a pipeline, a process passes those of its own stages. Sites that the user has frozen are left out.
     """
 
     def __init__(self, setup: TrainingSetup, plan: Plan, sites: Sequence[Site] | None = None) -> None:
@@ -116,7 +117,7 @@ class BatchPlan:
         return any(not self._plan.freezes(other.name) for other in self._setup.survey.rest)
 
     def frozen_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters for which autograd computes nothing: all of them, where there is no backward pass."""
+        """Return the parameters to freeze during the batch. Without a backward pass these are all parameters of the model."""
         if self.skips:
             return []
         if not self.needs_backward:
@@ -127,7 +128,7 @@ class BatchPlan:
         return replaced + [other.parameter for other in self._setup.survey.rest if self._plan.freezes(other.name)]
 
     def exchanges(self) -> list[Rounds]:
-        """Return what the sources exchange between processes, each for the sites that it serves or learns from."""
+        """Return the exchange between processes of each source, for the sites that it serves or learns from."""
         watched = {
             source: self.by_backprop if source in self.learners else [] for source in self._setup.sources.values()
         }
@@ -139,13 +140,13 @@ class BatchPlan:
 class FrozenParameters:
     """Parameters whose `requires_grad` is off while a batch runs, so that autograd computes nothing for them.
 
-    Autograd builds no graph below the lowest parameter that needs a gradient: none at all, where all are frozen. Whether it is
-    enabled is left to the user: gradients of inputs, or of another model, are computed as always. Parameters that the user has
-    frozen stay so.
+    Autograd builds no graph below the lowest parameter that needs a gradient; if all are frozen, it builds none. Autograd
+    itself stays enabled: gradients of inputs, or of another model, are computed as always. Parameters that the user has frozen
+    stay frozen.
 
-    What the user does inside the batch holds: `requires_grad_()` of a parameter or a module is noted and applied, and copies
-    and files of the model have the `requires_grad` that the user gave it. Only an assignment `parameter.requires_grad = False`
-    cannot be seen, as it changes nothing.
+    If the user calls `requires_grad_()` of a parameter or a module inside the batch, the call is applied, and its value stays
+    after the batch. Copies and saved files of the model have the `requires_grad` that the user set. Only an assignment
+    `parameter.requires_grad = False` goes unnoticed, as it changes nothing.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -182,7 +183,11 @@ class FrozenParameters:
 
 
 class _Switch:
-    """Freezes one parameter. Python looks these methods up on the object itself, so that its class stays what it is."""
+    """Freezes one parameter.
+
+    The methods in `_shadows` are attributes of the parameter object, where callers find them before those of its class. So the
+    parameter keeps its class.
+    """
 
     __slots__ = ("_shadows", "parameter", "wanted")
 

@@ -1,9 +1,9 @@
 """A user's own loop in several processes: DDP, or FSDP2 (`fully_shard`) on a mesh of one or two dimensions.
 
 In BP batches DDP and FSDP2 average the gradients themselves. In GP batches there are none to average: the processes add up what
-their sources have seen of their samples (`Source.join`), so that each produces the gradient of the whole batch, or of the rows
-of it that it holds. What a source of the user's own produces is averaged instead. So weights and the guard's verdicts never
-differ.
+their sources have seen of their samples (`Source.join`). Then each produces the gradient of the whole batch, or those rows of
+it that belong to its shard. Gradients of sources that do not join, such as the user's own, are averaged instead. So weights and
+the guard's verdicts are the same in all processes.
 
 FSDP2 leaves some parameters gathered after a forward pass, because it expects a backward pass. A GP batch has none: here they
 are resharded, otherwise the next forward pass would use the weights from before the optimizer's step.
@@ -35,7 +35,7 @@ def is_sharded_model(model: nn.Module) -> bool:
 
 
 def check_parallelism(model: nn.Module) -> None:
-    """Raise if the model is distributed by something else than DDP or `fully_shard`."""
+    """Raise if the model is distributed by anything but DDP or `fully_shard`."""
     for module in model.modules():
         if isinstance(module, nn.DataParallel) and len(module.device_ids) > 1:
             raise ModelError(
@@ -81,10 +81,10 @@ class Processes:
         self._roots = _roots(model) if several else []
         self._groups = _groups(model, self._wrapped) if several else []
         self.on_exchange: Callable[[int], AbstractContextManager[None]] = lambda amount: nullcontext()
-        """Called with the bytes that this process sends in an exchange, which happens inside the context that it returns."""
+        """Called with the bytes that this process sends in an exchange; the exchange runs inside the context it returns."""
 
     def reshard(self) -> None:
-        """Give the model its sharded parameters back, which its optimizer has, where a forward pass has left gathered ones."""
+        """Give the model its sharded parameters, those of the optimizer, if a forward pass has left gathered ones."""
         for root in self._roots:
             for module in root.modules():
                 if hasattr(module, "set_reshard_after_forward"):
@@ -118,7 +118,7 @@ class Processes:
             self._add_up(tensors)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Average the true gradients of `parameters`, where DDP was kept from it."""
+        """Average the true gradients of `parameters` of a DDP model whose own averaging was switched off."""
         if self._wrapped:
             waiting = list(parameters)
             means = self.average(waiting, [parameter.grad for parameter in waiting])
@@ -126,7 +126,8 @@ class Processes:
                 parameter.grad = mean
 
     def average(self, weights: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return the mean of each weight's gradient over the processes, 0 where one has none; None where none of them has.
+        """Return the mean of each weight's gradient over the processes. A missing gradient counts as 0; if all processes miss
+        it, the mean is None.
 
         All processes must pass the same weights. Gradients are full tensors, also those of sharded weights.
         """
@@ -161,7 +162,7 @@ def _roots(model: nn.Module) -> list[Any]:
 
 
 def _groups(model: nn.Module, wrapped: Sequence[DistributedDataParallel]) -> list[dist.ProcessGroup | None]:
-    """Return the groups over which what belongs to a batch is added up, one after the other: None stands for all processes."""
+    """Return the process groups over which sums of a batch are taken, one after the other. None stands for all processes."""
     meshes = [mesh_of(parameter) for parameter in model.parameters() if is_sharded(parameter)]
     if meshes:
         mesh = meshes[0]

@@ -1,12 +1,12 @@
 """What can change a batch besides the plan: the arithmetic of its products, and hooks after the optimizer's step.
 
 A plan decides where a site's weight gradient comes from; an arithmetic decides in which number format the site's products
-(forward, input gradient, weight gradient) are computed. The two are independent. `adagp.core.precision` makes one from its text
-form.
+(forward, input gradient, weight gradient) are computed. The two are independent. `adagp.core.precision` makes an arithmetic
+from its text form.
 
-Weight-update hooks change the weights after each step of the optimizer, as DropBack does, and see predicted updates like any
-other. In a training loop of your own, give them to `adagp.EngineOptions(weight_hooks=...)`. For the command line a package
-declares them in `adagp.core.methods`.
+Weight-update hooks change the weights after each step of the optimizer, as DropBack does, whether its gradients were true or
+predicted. In your own training loop, pass them to `adagp.EngineOptions(weight_hooks=...)`. For the command line, a package
+declares them with `adagp.core.methods`.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from adagp.layers.sites import Site, Survey
 
 @dataclass(frozen=True)
 class ArithmeticFacts:
-    """What an arithmetic may depend on besides the batch: the sites in order of execution, the run's batches, a seed."""
+    """What an arithmetic may depend on besides the batch: the sites in order of execution, the batches of the run, a seed."""
 
     order: Sequence[Site]
     batches: int
@@ -47,7 +47,7 @@ class Arithmetic(ABC):
         """Raise if a site was called whose product was not computed in this arithmetic."""
 
     def read_metrics(self) -> dict[str, dict[str, float]]:
-        """Return metrics by site since the last call, and start again."""
+        """Return the metrics since the last call, by site, and reset them."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:

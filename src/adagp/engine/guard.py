@@ -22,7 +22,7 @@ class Guard:
     """Rejects gradients that are not finite, or whose norm is over `limit` times the running norm of the true gradient.
 
     Before a site's first true gradient only finiteness is checked. A site whose gradient is rejected is frozen in that batch.
-    Where all are rejected, the batch changes nothing and the rest of its phase is trained by backprop.
+    If all gradients are rejected, the batch changes nothing and the rest of its phase is trained by backprop.
     """
 
     limit: float = 10.0
@@ -38,8 +38,10 @@ class Guard:
         return self.judge(sites, sizes, norms)[0]
 
     def judge(self, sites: Sequence[Site], sizes: Tensor, norms: RunningNorms) -> tuple[list[bool], list[bool]]:
-        """Return which gradients pass, by their norms in `sizes`, and which are 0 though a true one was not: with one transfer
-        from the device for all."""
+        """Return which gradients pass, by their norms in `sizes`, and which are 0 although true gradients of the site were not.
+
+        It takes one transfer from the device for all sites.
+        """
         usual = norms.of(sites)
         bound = torch.where(usual > 0, self.limit * usual, torch.inf)
         passed, empty = torch.stack([sizes.isfinite() & (sizes <= bound), (sizes == 0) & (usual > 0)]).tolist()
@@ -47,13 +49,13 @@ class Guard:
 
 
 class ActingSources:
-    """Checks that each source that has learned produces gradients other than 0, until it has done so once."""
+    """Checks that the first gradients of each source that has learned are not all 0."""
 
     def __init__(self) -> None:
         self._acted: set[str] = set()
 
     def check(self, source: str, empty: Sequence[bool]) -> None:
-        """Raise if the first gradients of `source` are all 0 (`empty`), though true ones were not."""
+        """Raise if the first gradients of `source` are all 0 although true ones were not (`empty`, see `Guard.judge`)."""
         if source in self._acted or not empty:
             return
         if all(empty):
@@ -62,7 +64,7 @@ class ActingSources:
 
 
 def source_does_nothing(source: str, finding: str) -> ModelError:
-    """Return the error for a batch in which `source` trains nothing."""
+    """Return the error for a batch that trains nothing; `finding` describes how `source` failed."""
     return ModelError(
         f"source '{source}' {finding}: the batch would train nothing. Was a part of the model compiled and called before "
         "adagp.attach, or do its layers run in a way that hooks do not see? trainer.rehearse(step) names the layers."
@@ -107,7 +109,7 @@ class RejectionCounts:
         return sum(self._rejected), sum(self._checked)
 
     def read(self) -> dict[str, float]:
-        """Return the share of rejected gradients of each site that had any since the last call, and start again."""
+        """Return the share of rejected gradients since the last call, of each site with checked ones, and reset the counts."""
         shares = {
             name: rejected / checked
             for name, rejected, checked in zip(self._names, self._rejected, self._checked, strict=True)
@@ -129,8 +131,8 @@ class RejectionCounts:
 class BackpropCoverage:
     """Remembers the sites that were called in a BP batch and got no gradient: heads that the loss ignores.
 
-    A site whose layer is not called, though its weight gets a gradient, cannot be watched: it is frozen in GP batches, which is
-    said once.
+    A site whose weight gets a gradient although its layer is not called cannot be watched. It is frozen in GP batches, with one
+    warning.
     """
 
     def __init__(self) -> None:
@@ -195,7 +197,7 @@ class BackpropCoverage:
 
 
 def _check_not_stepped(site: Site) -> None:
-    """Raise if a hook of the user's has taken the gradient of `site` away in the backward pass."""
+    """Raise if a hook of the user's has removed the gradient of `site` in the backward pass."""
     if getattr(site.weight, "_post_accumulate_grad_hooks", None):
         raise UsageError(
             f"the gradient of layer '{site.name}' was missing after the backward pass, and its weight has a hook "

@@ -5,8 +5,9 @@ copies and files.
 
 Some sources need the loss's gradient at the model's outputs (the error). By default these outputs are all floating-point
 tensors with at least one axis, in any nesting of tuples, lists, mappings and dataclasses that the model returns. `output` in
-`adagp.attach` selects some: the name of a field (`"logits"`), a function from what the model returns to a tensor or several,
-or the name of a layer of the model, whose output is used instead. The last is for models that compute their loss themselves.
+`adagp.attach` selects some of them: by the name of a field (`"logits"`), or by a function that gets what the model returns and
+returns one tensor or several. It may also name a layer, whose output is used instead: for models that compute their loss
+themselves.
 """
 
 import copy
@@ -29,9 +30,9 @@ from adagp.sources.base import ModelCall, Source, missing_error, on_gradient, we
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
-    """Return what `model` makes of `inputs`: a tuple is passed as separate arguments, a mapping by name.
+    """Call `model` on `inputs`: a tuple is passed as separate arguments, a mapping by name.
 
-    A named tuple is one argument, as a PackedSequence is.
+    A named tuple, such as a PackedSequence, is one argument.
     """
     if isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
         return model(*inputs)
@@ -54,14 +55,14 @@ class CompiledForward:
 
 
 def compile_model(model: nn.Module, backend: str) -> None:
-    """Compile the `forward` of `model` with torch's compiler; its names and its `state_dict` stay as they are.
+    """Compile the `forward` of `model` with torch's compiler; the names of its parameters and its `state_dict` do not change.
 
-    The hooks must be on its layers before: what the sources watch becomes part of the compiled code. It is made in the first
-    batch of each kind (with a backward pass, and without), which takes a while.
+    Its layers must have their hooks before, because these become part of the compiled code. The first batch of each kind (with
+    a backward pass, and without) compiles, which takes a while.
     """
     if backend == "inductor" and next(model.parameters()).device.type == "cpu":
         _require_compiler()
-    # Not model.compile(): that would take in the hooks on the model itself.
+    # Not model.compile(): that would also compile the hooks on the model itself.
     model.forward = CompiledForward(model, backend)
 
 
@@ -121,7 +122,7 @@ def leaves(tree: Any, *, objects: bool = False) -> Iterator[Tensor]:
 
 
 def replaced(tree: Any, new: Mapping[int, Tensor]) -> Any:
-    """Return `tree` with tensors exchanged, by their identity; containers are copied, the user's own are not changed."""
+    """Return `tree` with some tensors replaced: `new` has them by the `id` of the old one. Changed containers are copies."""
     if isinstance(tree, Tensor):
         return new.get(id(tree), tree)
     members = _members(tree, objects=True)
@@ -155,7 +156,7 @@ def _members(tree: Any, objects: bool) -> dict[Any, Any]:
 
 
 def main_output(site: Site, returned: Any) -> Tensor:
-    """Return the output of a layer that returns several things: the first floating-point tensor among them."""
+    """Return the first floating-point tensor of a layer that returns several things."""
     for tensor in leaves(returned):
         if tensor.is_floating_point():
             return tensor
@@ -166,7 +167,7 @@ def main_output(site: Site, returned: Any) -> Tensor:
 
 
 def _is_training_call() -> bool:
-    """Return whether a forward call can be one of training: not without autograd, and not inside vmap or torch.func.grad."""
+    """Return whether a forward call counts as training: autograd is on, and it is not inside vmap or torch.func.grad."""
     if torch.compiler.is_compiling():
         return torch.is_grad_enabled()
     return torch.is_grad_enabled() and torch._C._functorch.peek_interpreter_stack() is None
@@ -175,9 +176,10 @@ def _is_training_call() -> bool:
 class OutputErrors:
     """The model's forward calls in a batch, until the loss is differentiated at their outputs.
 
-    `wanting` are the sources that need the errors, by name, and `learning` those of them that learn from the batch. Every
-    error is larger by `scale` than the loss's own. Where nothing but the errors is differentiated, `error_leaves` are the
-    leaves of the loss's graph: the call, the index of its output, and the output itself.
+    `wanting` are the sources that need the errors, by name, and `learning` those of them that learn from the batch. The loss,
+    and so each gradient, is multiplied by `scale`; a `ModelCall` divides by it. In a batch without a backward pass,
+    `error_leaves` are the leaves of the loss's graph: for each the forward call, the index of the output, and the tensor that
+    replaced the output.
     """
 
     def __init__(self, wanting: Mapping[str, Source], learning: Sequence[Source], scale: float) -> None:
@@ -189,11 +191,11 @@ class OutputErrors:
 
     @property
     def are_needed(self) -> bool:
-        """Whether there is a source that needs them."""
+        """Whether a source needs the errors."""
         return bool(self._wanting)
 
     def enter(self, call: ModelCall) -> None:
-        """Pass a forward call that begins to the sources."""
+        """Announce a forward call of the model to the sources, when it begins."""
         call.scale = self._scale
         call.keeps_outputs = any(source.needs_outputs for source in self._wanting.values())
         self._calls.append(call)
@@ -201,7 +203,7 @@ class OutputErrors:
             source.enter(call)
 
     def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
-        """Show the outputs of a call that ends to the sources that learn."""
+        """Pass the outputs of a forward call to the sources that learn, when it ends."""
         for source in self._learning:
             source.leave(call, outputs)
 
@@ -233,20 +235,22 @@ class SiteWatcher(Protocol):
     """Receives the forward calls of sites, as sources do."""
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """See one call; a tensor that is returned takes the index of the output."""
+        """See one forward call of `site`. If a tensor is returned, it replaces the output."""
 
 
 @dataclass(frozen=True)
 class Listeners:
     """What the hooks call in a batch.
 
-    `sites` are the sources that see each site's forward calls, and `called` counts these calls. If a source needs
-    the error at the model's outputs, `on_call` gets each forward call of the model, before the first site in it, and
-    `on_return` at its end, unless autograd computes nothing. With `error_leaves` that error is all that is differentiated: the
-    leaves of the loss's graph are put there. Calls in which the user has switched autograd off do not count as training,
-    unless `everywhere`, nor do those with an empty output: their sites are `ignored`. `without_autograd` are the
-    sites that ran without it inside such a call, as in reentrant checkpointing. `on_inputs` gets the inputs of every site.
-    `error_weights` multiply the errors of the samples, one weight a sample.
+    `sites` has the sources that see each site's forward calls, and `called` counts these calls. If a source needs the error at
+    the model's outputs, `on_call` gets each forward call of the model before the call of its first site, and `on_return`, in
+    batches with a backward pass, gets it with its outputs when it ends. In a batch without a backward pass, `error_leaves`
+    receives the leaves of the loss's graph: the loss is differentiated at the outputs only.
+
+    Calls of the model without autograd do not count as training, unless `everywhere`; nor do calls with an empty output. Their
+    sites are added to `ignored`. Sites that run without autograd inside a call that counts, as in reentrant checkpointing, are
+    added to `without_autograd`. `on_inputs` gets the inputs of every site. `error_weights` multiplies the errors of the
+    samples, one weight for each sample.
     """
 
     sites: Mapping[Site, Sequence[SiteWatcher]] = field(default_factory=dict)
@@ -265,7 +269,7 @@ NO_LISTENERS = Listeners()
 
 
 class Hook:
-    """A function as a forward hook."""
+    """Makes a function with some first arguments a forward hook; trainers recognise their hooks by this class."""
 
     def __init__(self, function: Callable[..., Any], *first: Any) -> None:
         self.function = function
@@ -276,13 +280,13 @@ class Hook:
         return self.function(*self.first, *arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Only for modules that copy themselves in a way of their own (see StateWithoutHooks): a function that does nothing.
+        # For modules that override how they are copied (see StateWithoutHooks): a copy gets a function that does nothing.
         return getattr, (nullcontext(), "__exit__")
 
 
 @cache
 def _uncompiled_hook() -> type[Hook]:
-    """Return the class of hooks that torch's compiler leaves alone. It is made late, since torch loads its compiler then."""
+    """Return the class of hooks that torch's compiler leaves alone. Made on first use, because it loads torch's compiler."""
 
     class UncompiledHook(Hook):
         __call__ = torch.compiler.disable(Hook.__call__, reason="adagp's hooks on gradients")
@@ -293,7 +297,8 @@ def _uncompiled_hook() -> type[Hook]:
 class StateWithoutHooks:
     """The `__getstate__` of a module that has hooks: `copy`, `pickle` and `torch.save` call it, and so leave the hooks out.
 
-    Python looks it up on the object itself, so that the module's class stays what it is.
+    It is an attribute of the module object, where Python finds it before the method of the class. So the module keeps its
+    class.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -325,11 +330,11 @@ _HOOK_FLAGS = ("_forward_hooks_with_kwargs",)
 class ModelHooks:
     """Passes each forward call of a site, and the errors at the model's outputs, to the active listeners.
 
-    `output` selects these outputs (see the module): of what the model returns, or of what a layer of that name returns.
-    What is watched between two such outputs belongs to one call.
+    `output` selects these outputs among those of the model, or names a layer (see the module's docstring). All sites that run
+    between two such outputs belong to one call.
 
-    If they are not `traceable`, hooks run uncompiled in a compiled model, between the compiled parts: torch's compiler would
-    trace a hook on a gradient into the backward pass as it was during the trace, where it does nothing.
+    If the hooks are not `traceable`, they run uncompiled in a compiled model, between the compiled parts. torch's compiler
+    would otherwise trace a hook on a gradient in the state that it has during the trace, in which it does nothing.
     """
 
     def __init__(
@@ -337,7 +342,7 @@ class ModelHooks:
     ) -> None:
         self._listeners = NO_LISTENERS
         self._hook = Hook if traceable else _uncompiled_hook()
-        self._recorded: bool | None = None  # whether the present call of the model is one of training
+        self._recorded: bool | None = None  # whether the current call of the model counts as training; None: no call
         self._call: ModelCall | None = None
         self.source_context: Callable[[], AbstractContextManager[None]] = nullcontext
         """The context in which sources watch a site."""
@@ -356,7 +361,7 @@ class ModelHooks:
         self._handles.append(model.register_forward_hook(Hook(self._after)))
 
     def also_watch(self, module: nn.Module, site: Site) -> None:
-        """Treat a call of `module` as one of `site`, whose work it does."""
+        """Treat a call of `module` as a call of `site`: it computes the site's layer."""
         self._leave_out_of_copies(module)
         handle = module.register_forward_hook(self._hook(self._watch, site), with_kwargs=True, prepend=True)
         self._handles.append(handle)
@@ -364,9 +369,9 @@ class ModelHooks:
         self._site_hooks.append((hooks, handle.id))
 
     def stay_first(self) -> None:
-        """Put the hooks on sites before those that the user has put first since.
+        """Move the hooks on sites before hooks that the user has registered with `prepend=True` since.
 
-        Sources must see what the layer computes, not what a hook of the user's makes of it.
+        Sources must see what the layer computes, not what a hook of the user's turns it into.
         """
         for hooks, own in self._site_hooks:
             for number, hook in hooks.items():
@@ -410,8 +415,8 @@ class ModelHooks:
         self._recorded = None
 
     def records(self) -> bool:
-        """Return whether the present call of the model, or of a part of it, is one of training."""
-        if self._recorded is None:  # a part of the model was called by itself
+        """Return whether the current call of the model, or of a part of it, counts as training."""
+        if self._recorded is None:  # a part of the model was called on its own
             return self._listeners.everywhere or _is_training_call()
         return self._recorded
 
@@ -439,7 +444,7 @@ class ModelHooks:
         return changed if changed is None or returned is output else replaced(returned, {id(output): changed})
 
     def _show(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Show a forward call to the sources that see it; return the tensor that replaces the output, if one does."""
+        """Pass a forward call to the sources of `site`; return the tensor that replaces the output, None if none does."""
         changed = None
         for source in self._listeners.sites[site]:
             with self.source_context():
@@ -461,20 +466,19 @@ class ModelHooks:
         return replaced(output, new)
 
     def _hooked_output(self, call: ModelCall, index: int, tensor: Tensor) -> Tensor:
-        """Return the tensor that replaces an output, and whose gradient is the error of `call`."""
+        """Return the tensor that replaces output number `index`, and whose gradient is passed to `call` as its error."""
         error_leaves = self._listeners.error_leaves
         if error_leaves is None:
-            # A tensor of its own: hooks on it run before those of a last layer whose output this is; and no view, of which a
-            # change in index would be one of the layer's output as well.
+            # A new tensor: its hooks run before those on the output of the last layer. Not a view: a change in place would
+            # change the layer's output as well.
             output = tensor.clone() if tensor.requires_grad else tensor
             if self._listeners.error_weights is not None:
-                # before the next hook, which then gets the product
-                weigh_gradient(output, self._listeners.error_weights)
+                weigh_gradient(output, self._listeners.error_weights)  # first: the next hook then gets the product
             return on_gradient(output, lambda error: call.receive(index, error))
-        if tensor.requires_grad:  # the inputs do
+        if tensor.requires_grad:  # because the inputs do
             leaf = tensor.view_as(tensor)
             error_leaves.append((call, index, leaf))
             return leaf
         leaf = tensor.detach().requires_grad_()
         error_leaves.append((call, index, leaf))
-        return leaf.clone()  # which may be changed in index
+        return leaf.clone()  # which may be changed in place

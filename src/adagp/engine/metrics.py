@@ -1,11 +1,12 @@
-"""What is measured per site: the quality of predictions, on BP batches, where the true gradient is known; densities.
+"""Metrics per site: the quality of predictions, measured on BP batches, whose true gradients are known; and densities.
 
 Four figures compare a prediction with the true gradient of the same batch:
 
 - `cosine` similarity, and `norm_ratio` = |predicted| / |true|: whether an update would go the right way, and how far. A
   useful prediction has a cosine well above 0.
-- `mse`, the mean squared error. It rewards predicting zero: gradients are small numbers, and so is the error of no prediction.
-- `mape`, the mean of |true - predicted| / |true| as in ADA-GP (1.0 = 100%), over the entries whose true value is not zero.
+- `mse`, the mean squared error. It rewards predicting zero: gradients are small numbers, so a zero prediction has a small
+error. - `mape`, the mean of |true - predicted| / |true| as in ADA-GP (1.0 = 100%), over the entries whose true value is not
+zero.
   It divides by numbers near zero, so a few entries dominate it; a prediction of zero scores 1.0.
 
 `cosine_previous` is the cosine of the *last* BP batch's true gradient with this one's: the previous-gradient baseline, which
@@ -13,9 +14,9 @@ costs nothing to produce. Compare runs, not cosines: a prediction with the small
 
 Densities are the shares of non-zero weights and inputs: an accelerator for sparse training can leave out the rest.
 
-How well single samples' gradients are predicted, and how noisy gradients are, shows in consecutive measured BP batches.
-Two batches at almost the same weights differ by their samples. With true and predicted gradients t and p of one measured
-batch and t', p' of the next, each site has
+Pairs of consecutive measured BP batches show how well single samples' gradients are predicted, and how noisy gradients are:
+two batches at almost the same weights differ by their samples. With true and predicted gradients t and p of one measured batch
+and t', p' of the next, each site has
 
 - `sample_correlation`: sum <t - t', p - p'> / sqrt(sum |t - t'|^2 sum |p - p'|^2). A batch's gradients are means over
   samples, so this is the correlation rho of one sample's true and predicted gradient. Prediction can beat a smaller batch only
@@ -23,7 +24,8 @@ batch and t', p' of the next, each site has
 - `noise_batches`: sum |t - t'|^2 / (2 sum <t, t'>), the gradient noise scale in batches: far above 1, gradients are mostly
   noise and larger batches pay; far below 1, they hardly do (McCandlish et al., arXiv 1812.06162, with one and two batches).
 
-What the weights move in between counts as noise: measure often. One true gradient and one prediction of each site are kept.
+Changes of the weights between the two batches count as noise, so measure often. One true gradient and one prediction of each
+site are kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,8 +46,8 @@ FIGURES = ("cosine", "norm_ratio", "mse", "mape", "cosine_previous")
 class QualityMeter:
     """Sums of the five figures per site and learner, sampled on every `interval`-th BP batch (0: never).
 
-    `learners` are the names of the sources that learn: each one's predictions are compared on their own. With `noise`, two
-    further figures: see `adagp.engine.metrics`.
+    `learners` are the names of the sources that learn; the predictions of each have figures of their own. `noise` adds the two
+    figures of `NoiseMeter`.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class QualityMeter:
         self._counts = torch.zeros_like(self._sums)
 
     def due(self) -> bool:
-        """Return whether the coming BP batch is one to be sampled."""
+        """Return whether the coming BP batch is to be sampled."""
         return self.interval > 0 and self._batches % self.interval == 0
 
     def record(
@@ -106,11 +108,11 @@ class QualityMeter:
         )
 
     def read(self) -> dict[str, dict[str, float | None]]:
-        """Return the mean figures of each site since the last call, None where nothing was sampled, and start again.
+        """Return the mean figures of each site since the last call, None if nothing was sampled, and reset them.
 
         With several learners a site is listed once for each, as `site (learner)`.
         """
-        means = (self._sums / self._counts).tolist()  # 0 / 0, where nothing was sampled, is NaN
+        means = (self._sums / self._counts).tolist()  # 0 / 0, if nothing was sampled, is NaN
         self._sums.zero_()
         self._counts.zero_()
         several = len(self.learners) > 1
@@ -128,7 +130,7 @@ class QualityMeter:
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums, counts and the gradient that is kept for the next sample."""
+        """Return the sums, the counts and the gradients that are kept for the next sample."""
         return {
             "batches": self._batches,
             "previous": dict(self._previous),
@@ -213,7 +215,7 @@ class DensityMeter:
         self._sums = torch.zeros(len(sites), 2, dtype=torch.float64, device=device)
 
     def due(self) -> bool:
-        """Return whether the coming batch is one to be sampled."""
+        """Return whether the coming batch is to be sampled."""
         return self.interval > 0 and self._batches % self.interval == 0
 
     @torch.no_grad()
@@ -229,7 +231,7 @@ class DensityMeter:
         self._batches += 1
 
     def read(self) -> dict[str, dict[str, float | None]]:
-        """Return both densities of each site since the last call, None where nothing was sampled, and start again."""
+        """Return both densities of each site since the last call, None if nothing was sampled, and reset them."""
         sums = self._sums.tolist()
         self._sums.zero_()
         return {
@@ -254,11 +256,11 @@ def density(weight: Tensor) -> float:
 
 NOISE_FIGURES = ("sample_correlation", "noise_batches")
 _SUMS = 4
-"""Products of the differences, squares of both, and the product of consecutive true gradients."""
+"""The number of sums: <t - t', p - p'>, |t - t'|^2, |p - p'|^2 and <t, t'>."""
 
 
 class NoiseMeter:
-    """Sums over pairs of consecutive measured batches, by site and learner."""
+    """Sums over pairs of consecutive measured batches, by site and learner, for the figures in `NOISE_FIGURES`."""
 
     def __init__(self, sites: Sequence[Site], learners: int) -> None:
         device = sites[0].weight.device if sites else torch.device("cpu")
@@ -269,7 +271,7 @@ class NoiseMeter:
     def prepare_record(
         self, sites: Sequence[Site], truths: Sequence[Tensor], predictions: Sequence[Sequence[Tensor | None]]
     ) -> Callable[[], None]:
-        """Compute the sums of a measured batch, of which `predictions` has those of each learner; return what adds them."""
+        """Compute the sums of a measured batch; `predictions` has those of each learner. Return a function that adds them."""
         added: dict[tuple[int, int], Tensor] = {}
         last: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         for learner, predicted in enumerate(predictions):
@@ -288,7 +290,7 @@ class NoiseMeter:
         return add
 
     def read(self) -> list[list[dict[str, float | None]]]:
-        """Return the figures by site and learner since the last call, None where they are not known, and start again."""
+        """Return the figures by site and learner since the last call, None if they are not known, and reset them."""
         rows = self._sums.tolist()
         self._sums.zero_()
         return [[_figures(*sums) for sums in learners] for learners in rows]

@@ -1,5 +1,4 @@
-"""Checks of the user's model, gradients and loss: what must not change after `attach`, what is worth a warning, and
-the result of a rehearsal."""
+"""Checks of the user's model, gradients and loss after `attach`, which raise or warn; and the result of a rehearsal."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,9 +11,9 @@ from adagp.errors import AdagpWarning, ModelError, UsageError
 from adagp.layers.sites import Site, Survey
 
 SMALL_GRADIENT = 4096
-"""Numbers of a gradient that is remembered whole."""
+"""The size of the largest gradient that is remembered whole, in numbers."""
 SAMPLED_GRADIENTS = 3
-"""So many of the smallest gradients are remembered, to see whether they were changed."""
+"""How many of the smallest gradients are remembered, to detect changes."""
 GradientId = tuple[int, int]
 """The address of a gradient and its version: enough to recognise it."""
 ATTACH_AGAIN = "Call trainer.detach() and adagp.attach() again after such a change."
@@ -36,7 +35,7 @@ class AttachedModel:
         ]
 
     def check(self) -> None:
-        """Raise if a site is no longer what `attach` saw; warn once of parameters that are trained only now."""
+        """Raise if a site's layer or weight was replaced since `attach`; warn once of parameters that are trained only now."""
         if any(children.get(name) is not child for children, name, child in self._links):
             self._check_reachable()
         for site in self._sites:
@@ -75,7 +74,7 @@ class AttachedModel:
 
 
 def _links(model: nn.Module, sites: Iterable[Site]) -> list[tuple[dict[str, nn.Module | None], str, nn.Module]]:
-    """Return the way from the model down to each site: the children of a module, the name of one, and that child."""
+    """Return the links on the paths from the model to its sites: a module's dict of children, a child's name, and the child."""
     links: dict[str, tuple[dict[str, nn.Module | None], str, nn.Module]] = {}
     for site in sites:
         path = site.name
@@ -122,10 +121,10 @@ class PreviousGradients:
             )
 
     def _were_only_clipped(self) -> bool:
-        """Return whether all gradients were written once more and have their values still: clipped for their norm alone.
+        """Return whether all gradients were written equally often and kept their values, as by clipping only to read the norm.
 
-        Accumulating adds to some gradients or to all, and changes them. Reading all of them would cost time in every batch, so
-        the first rows of a few small ones stand for the others.
+        Accumulating, in contrast, changes some gradients or all. Reading all of them would cost time in every batch, so only
+        the first rows of a few small ones are compared.
         """
         present = self._present()
         if len(present) != len(self._recorded) or not any(sample.any() for _, sample in self._samples):
@@ -166,9 +165,9 @@ def _address(gradient: Tensor) -> int:
 
 
 class LossGraphCheck:
-    """Looks once into the graph of the loss for weights whose gradient a GP batch would lack, and warns.
+    """Searches the graph of the loss, once per site, for uses of weights that a GP batch would miss, and warns.
 
-    `local` are the sources that take each weight's gradient at the calls of its own layer.
+    `local` are the names of the sources that take a weight's gradient only at the calls of its layer.
     """
 
     def __init__(
@@ -185,7 +184,7 @@ class LossGraphCheck:
         self._looked_for_others = False
 
     def check(self, loss: Tensor, called: Mapping[Site, int], sites: Sequence[Site]) -> None:
-        """Warn of weights of `sites` that the loss depends on otherwise than by the calls of their layers."""
+        """Warn if the loss uses weights of `sites` in other ways than by calling their layers."""
         due = [site for site in sites if site in self._unchecked and site in called] if self._unchecked else []
         if not due:
             return
@@ -203,7 +202,7 @@ class LossGraphCheck:
             )
 
     def check_other_models(self, loss: Tensor) -> None:
-        """Warn of parameters that are neither the model's nor the optimizers', and get no gradient in GP batches."""
+        """Warn if the loss depends on parameters of neither model nor optimizers: in GP batches they get no gradient."""
         if self._looked_for_others or not loss.requires_grad:
             return
         self._looked_for_others = True
@@ -242,9 +241,10 @@ def trainable_leaves(loss: Tensor) -> dict[Tensor, int]:
 class Rehearsal:
     """The result of a rehearsal. Names are those of layers (sites) or of parameters.
 
-    `moved` are the parameters that the GP batch changed and may change: weights of sites, and where its plan has backprop too,
-    those that it trains. Parameters that only an optimizer has are numbered. `bp_kept` and `gp_kept` are the bytes that
-    autograd saved for a backward pass; seconds are those of one batch each, the first of its kind, so they are rough.
+    `moved` are the parameters that the GP batch changed and was allowed to change: weights of sites, and the parameters that
+    its plan trains by backprop. Parameters outside the model are numbered. `moved_wrongly` are the other parameters that it
+    changed. `bp_kept` and `gp_kept` are the bytes that autograd saved for a backward pass. `bp_seconds` and `gp_seconds` are
+    the times of one batch each, the first of its kind, so they are rough.
     """
 
     never_called: tuple[str, ...]

@@ -5,7 +5,7 @@ variables that the step's code names: its closure, globals, bound arguments, the
 functions it calls. Objects with `state_dict` and `load_state_dict` (schedulers, other models and optimizers, averages of
 weights) are saved through these methods; random generators by their state; lists, dictionaries and sets by their members;
 tensors and arrays by their values; numbers and strings (counters) by the variables that hold them. Batches that were drawn from
-a torch `DataLoader` are given out again. A Python generator cannot be rewound, so a step that uses one is rejected.
+a torch `DataLoader` are returned again. A Python generator cannot be rewound, so a step that uses one is rejected.
 """
 
 import copy
@@ -33,7 +33,7 @@ from adagp.engine.trainer import Trainer
 from adagp.errors import UsageError
 
 LIBRARIES = frozenset({*sys.stdlib_module_names, "builtins", "adagp", "torch", "numpy"}) - {"__main__"}
-"""Packages whose functions and objects hold no state of a user's."""
+"""Packages whose functions and objects hold no state of the user's, so they are not searched."""
 DEEPEST = 5
 """How deep functions that call functions, and objects in objects, are searched."""
 
@@ -45,10 +45,10 @@ class RandomStates:
         self._torch = torch.get_rng_state()
         self._devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         self._python = random.getstate()
-        self._numpy = np.random.get_state()  # the user's own numbers may come from there
+        self._numpy = np.random.get_state()  # the user's code may draw from it
 
     def restore(self) -> None:
-        """Put them back."""
+        """Restore the states."""
         torch.set_rng_state(self._torch)
         if self._devices:
             torch.cuda.set_rng_state_all(self._devices)
@@ -80,7 +80,7 @@ class UserState:
                 self._restorers.append(save(value))
                 return
         if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
-            # A copy each time: some objects keep what they are given.
+            # A copy each time: some objects keep a reference to the loaded state.
             saved = copy.deepcopy(value.state_dict())
             self._restorers.append(lambda: value.load_state_dict(copy.deepcopy(saved)))
         elif hasattr(type(value), "__next__") and not isinstance(value, _BaseDataLoaderIter):
@@ -97,7 +97,7 @@ PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.Tensor, np.nda
 
 
 def saved_numbers(names: dict[str, Any], *, chosen: Collection[str] | None = None) -> Callable[[], None]:
-    """Return a function that gives the `chosen` names (None: all) their present values again, where these are plain ones."""
+    """Return a function that restores the present values of the `chosen` names (None: all) that are `PLAIN`."""
     values = {
         name: value for name, value in names.items() if isinstance(value, PLAIN) and (chosen is None or name in chosen)
     }
@@ -105,7 +105,7 @@ def saved_numbers(names: dict[str, Any], *, chosen: Collection[str] | None = Non
 
 
 def saved_names(function: FunctionType) -> Callable[[], None]:
-    """Return a function that gives the variables of a closure, and the globals that it names, their plain values again."""
+    """Return a function that restores the `PLAIN` values of a function's closure and of the globals that it names."""
     filled = [cell for cell in function.__closure__ or () if _is_filled(cell)]
     cells = [(cell, cell.cell_contents) for cell in filled if isinstance(cell.cell_contents, PLAIN)]
     numbers = saved_numbers(function.__globals__, chosen=function.__code__.co_names)
@@ -126,7 +126,7 @@ def _is_filled(cell: CellType) -> bool:
 
 
 def saved_container(container: Any) -> Callable[[], None]:
-    """Return a function that gives a list, dictionary, set or deque its present members again."""
+    """Return a function that restores the present members of a list, dictionary, set or deque."""
     members = copy.copy(container)
 
     def restore() -> None:
@@ -137,7 +137,7 @@ def saved_container(container: Any) -> Callable[[], None]:
 
 
 def saved_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """Return a function that puts the parameter groups and the state of an optimizer back, in the same dictionaries."""
+    """Return a function that restores the parameter groups and the state of an optimizer, in the same dictionaries."""
     groups = [(group, _copied(group)) for group in optimizer.param_groups]
     state = {parameter: copy.deepcopy(entry) for parameter, entry in optimizer.state.items()}
 
@@ -153,21 +153,21 @@ def saved_optimizer(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 
 def _copied(group: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a parameter group, with the parameters themselves."""
+    """Return a copy of a parameter group that refers to the same parameters."""
     return {name: list(value) if name == "params" else copy.deepcopy(value) for name, value in group.items()}
 
 
 def saved_module(module: nn.Module) -> Callable[[], None]:
-    """Return a function that gives a module its present weights, buffers, modes and `requires_grad` again, in place."""
+    """Return a function that restores a module's present weights, buffers, modes and `requires_grad`, in place."""
     parameters_and_buffers = (*module.parameters(), *module.buffers())
     tensors = [(tensor, tensor.detach().clone(), tensor.requires_grad) for tensor in parameters_and_buffers]
     modes = [(part, part.training) for part in module.modules()]
 
     @torch.no_grad()
     def restore() -> None:
-        for tensor, value, learns in tensors:
+        for tensor, value, requires_grad in tensors:
             tensor.copy_(value)
-            tensor.requires_grad_(learns)
+            tensor.requires_grad_(requires_grad)
         for part, training in modes:
             part.training = training
 
@@ -175,13 +175,13 @@ def saved_module(module: nn.Module) -> Callable[[], None]:
 
 
 def saved_values(values: Any) -> Callable[[], None]:
-    """Return a function that gives a tensor or an array its present values again, in place, if they were changed."""
+    """Return a function that restores the present values of a tensor or an array, in place, if they were changed."""
     is_tensor = isinstance(values, torch.Tensor)
     saved = values.detach().clone() if is_tensor else values.copy()
 
     @torch.no_grad()
     def restore() -> None:
-        # What is read-only, expanded or of an inference mode cannot be written, and has not been.
+        # Only if changed: read-only, expanded and inference-mode tensors cannot be written to.
         if is_tensor and not torch.equal(values, saved):
             values.copy_(saved)
         elif not is_tensor and not np.array_equal(values, saved):
@@ -191,7 +191,7 @@ def saved_values(values: Any) -> Callable[[], None]:
 
 
 def saved_generator(generator: np.random.Generator) -> Callable[[], None]:
-    """Return a function that puts a numpy generator back."""
+    """Return a function that restores the present state of a NumPy generator."""
     return partial(setattr, generator.bit_generator, "state", copy.deepcopy(generator.bit_generator.state))
 
 
@@ -205,11 +205,11 @@ _SAVERS: tuple[tuple[type | UnionType, Callable[[Any], Callable[[], object]]], .
     (torch.Tensor | np.ndarray, saved_values),
     (list | dict | set | deque, saved_container),
 )
-"""How objects of each kind are saved; a function that puts one back is returned."""
+"""Types of objects, each with a function that saves such an object and returns a function that restores it."""
 
 
 def variables(step: Callable[..., object]) -> Iterator[tuple[str, object]]:
-    """Yield what the code of `step` names, and what the functions that it calls and its objects name, each with its name."""
+    """Yield name and value of the variables that `step` uses, and of those that its objects have and its functions use."""
     yield from _of_callable(step, 0, set())
 
 
@@ -254,7 +254,7 @@ Drawn = list[tuple[Any, RandomStates]]
 
 
 class Tape:
-    """Records what is drawn from loaders, so that each step of a rehearsal gets the same, and the training after it too."""
+    """Records the batches drawn from loaders, so that both steps of a rehearsal, and then the training, get the same ones."""
 
     def __init__(self) -> None:
         self._drawn: dict[_BaseDataLoaderIter, Drawn] = {}
@@ -273,7 +273,7 @@ class Tape:
         return _restored_batch(drawn[position])
 
     def hand_back(self) -> None:
-        """Let each iterator begin with what was drawn from it."""
+        """Make each iterator return the recorded batches first."""
         for iterator, drawn in self._drawn.items():
             if drawn:
                 _begin_with(iterator, drawn)
@@ -302,7 +302,7 @@ def _begin_with(iterator: _BaseDataLoaderIter, drawn: Drawn) -> None:
 
 @contextmanager
 def recorded_loaders() -> Iterator[Tape]:
-    """Record what is drawn from torch's loaders inside the context; at its end they begin with that again."""
+    """Record the batches drawn from torch's loaders inside the context; afterwards the loaders return these first."""
     tape, draw = Tape(), _BaseDataLoaderIter.__next__
     _BaseDataLoaderIter.__next__ = lambda self: tape.next(self, draw)  # type: ignore[method-assign]
     try:
@@ -313,13 +313,13 @@ def recorded_loaders() -> Iterator[Tape]:
 
 
 SEARCHED = 1000
-"""Epochs, and batches of each, in which a plan with a source is looked for."""
+"""How many epochs, and how many batches of each, are searched for a plan with a source."""
 
 
 def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
-    """Run `step`, which trains one batch, once as a BP and once as a GP batch, and put everything back bit by bit.
+    """Run `step`, which trains one batch, once as a BP and once as a GP batch, and restore everything to the same bits.
 
-    Both get the same batch of a loader and the same random numbers; see `adagp.engine.rehearsal` for what is put back.
+    Both get the same batch of a loader and the same random numbers; see `adagp.engine.rehearsal` for what is restored.
     """
     plan = first_plan(trainer)
     named = all_parameters(trainer)
@@ -344,7 +344,7 @@ def rehearse(trainer: Trainer, step: Callable[[], object]) -> Rehearsal:
 
 
 def _movable(trainer: Trainer, gp: Batch, reached: set[str]) -> set[int]:
-    """Return the ids of the parameters that the GP batch may move; backprop reached the sites of the names `reached`."""
+    """Return the ids of the parameters that the GP batch may change; `reached` names the sites with a true gradient."""
     movable = [site.weight for site in trainer.survey.sites if site.name in reached and site.name not in gp.rejected]
     if gp.needs_backward:
         movable += [other.parameter for other in trainer.survey.rest if not gp.plan.freezes(other.name)]
@@ -354,10 +354,10 @@ def _movable(trainer: Trainer, gp: Batch, reached: set[str]) -> set[int]:
 
 
 def all_parameters(trainer: Trainer) -> dict[str, nn.Parameter]:
-    """Return the parameters of the model by name, and those that only the optimizers have, numbered."""
+    """Return the parameters of the model by name, and those of the optimizers that are not in the model, numbered."""
     named = dict(trainer.model.named_parameters())
     foreign = enumerate(trainer.setup.outside_parameters(), 1)
-    return named | {f"parameter {number} beside the model": parameter for number, parameter in foreign}
+    return named | {f"parameter {number} outside the model": parameter for number, parameter in foreign}
 
 
 def first_plan(trainer: Trainer) -> Plan:
@@ -372,9 +372,9 @@ def first_plan(trainer: Trainer) -> Plan:
 
 @contextmanager
 def restored(trainer: Trainer, step: Callable[[], object]) -> Iterator[Callable[[], None]]:
-    """Put back everything at the end: model, gradients, optimizers, scaler, trainer, and what the step changes besides.
+    """Restore everything at the end of the context: model, gradients, optimizers, scaler, trainer, and the objects of the step.
 
-    The function that is yielded puts back the last of these alone, before another step.
+    The yielded function restores only the objects of the step and rewinds the loaders, for another run of the step.
     """
     known = [trainer, trainer.model, trainer.setup.scaler, *trainer.optimizers, *trainer.model.modules()]
     user = UserState(step, known)
@@ -413,7 +413,7 @@ def restored(trainer: Trainer, step: Callable[[], object]) -> Iterator[Callable[
 def _run(
     trainer: Trainer, step: Callable[[], object], plan: Plan, named: dict[str, nn.Parameter]
 ) -> tuple[Batch, int, float, list[str]]:
-    """Return the batch that `step` trained under `plan`, the bytes kept for its backward pass, its seconds, what moved."""
+    """Run `step` under `plan`; return its batch, the bytes kept for a backward pass, the seconds, and the moved parameters."""
     before = {name: parameter.detach().clone() for name, parameter in named.items()}
     weights = {parameter.untyped_storage().data_ptr() for parameter in named.values()}
     stored: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The saved states of a trainer's parts, and whether they belong to the run that loads them."""
+"""Saves and loads the states of a trainer's parts, and checks that a state belongs to the run that loads it."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -57,15 +57,14 @@ def load_states(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None
 def check_state(
     state: Mapping[str, Any], length: RunLength, sites: Mapping[str, list[int]], sources: Collection[str]
 ) -> None:
-    """Raise if the state is that of another model or method, or of a run with other epochs; warn if the run was longer or
-    shorter. `sites` are the shapes of the weights by the names of their layers.
+    """Raise if the state belongs to another model or method, or to a run with another number of batches per epoch.
 
-    States of earlier versions have neither names nor shapes nor a length: their place in the run and the number of layers are
-    checked.
+    If the run was longer or shorter, warn. `sites` has the shapes of the weights by the names of their layers. States of
+    earlier versions have no names, shapes or length: only their position in the epoch and the number of layers are checked.
     """
     if set(state["sources"]) != set(sources):
         saved_sources, own = (", ".join(sorted(names)) or "none" for names in (state["sources"], sources))
-        raise UsageError(f"the state is that of a trainer with the sources: {saved_sources}; this one has: {own}.")
+        raise UsageError(f"the state was saved by a trainer with the sources: {saved_sources}; this one has: {own}.")
     _check_sites(state, sites)
     saved = state.get("length")
     if saved is None:
@@ -78,12 +77,12 @@ def check_state(
     saved_length = RunLength(**saved)
     if saved_length.batches_per_epoch != length.batches_per_epoch:
         raise UsageError(
-            f"the state is that of a run of {saved_length}; this one has {length}, which has no such position. "
+            f"the state was saved in a run of {saved_length}; this one has {length}, which has no such position. "
             "Give attach the length that the saved run had."
         )
     if saved_length != length:
         warnings.warn(
-            f"the state is that of a run of {saved_length}; this one has {length}. Training continues at the same batch, "
+            f"the state was saved in a run of {saved_length}; this one has {length}. Training continues at the same batch, "
             "with the schedule of the new length.",
             AdagpWarning,
             stacklevel=4,
@@ -95,19 +94,21 @@ def _check_sites(state: Mapping[str, Any], sites: Mapping[str, list[int]]) -> No
     if saved is None:
         count = len(state["norms"]["values"])
         if count != len(sites):
-            raise UsageError(f"the state is that of a model with {count} predicted layers; this one has {len(sites)}.")
+            raise UsageError(
+                f"the state was saved with a model of {count} predicted layers; this one has {len(sites)}."
+            )
         return
     if list(saved) != list(sites):
         missing = [name for name in saved if name not in sites]
         added = [name for name in sites if name not in saved]
-        changed = [f"'{missing[0]}' is not here"] * bool(missing) + [f"'{added[0]}' is not there"] * bool(added)
+        changed = [f"the saved '{missing[0]}' is missing"] * bool(missing) + [f"'{added[0]}' is new"] * bool(added)
         raise UsageError(
-            f"the state is that of a model with other predicted layers ({len(saved)}; this one has {len(sites)}): "
+            f"the state was saved with a model of other predicted layers ({len(saved)}; this one has {len(sites)}): "
             f"{' and '.join(changed) or 'they are in another order'}. Was another layer excluded, or is it another model?"
         )
     for (name, own), shape in zip(sites.items(), state.get("shapes", sites.values()), strict=True):
         if list(shape) != own:
             raise UsageError(
-                f"the state is that of a model whose layer '{name}' has a weight of the shape {tuple(shape)}; here it is "
+                f"the state was saved with a model whose layer '{name}' has a weight of the shape {tuple(shape)}; here it is "
                 f"{tuple(own)}. Is it another model?"
             )

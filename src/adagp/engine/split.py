@@ -5,10 +5,10 @@
     batch.step()
 
 The predicted part comes first: its forward pass keeps nothing for a backward pass, and both parts are predicted before the
-source learns from the second. A loss is that of its part alone, a mean over the part's samples.
+source learns from the second. Each loss is a mean over the samples of its part.
 
 A source that selects samples by their errors has the whole batch as its predicted part. The samples that it then selects run
-again, and their errors are weighted at the model's outputs: so any loss that is a mean over samples works.
+again, and their errors are weighted at the model's outputs. So any loss works that is a mean over samples.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +44,7 @@ class PredictedPart(Batch):
 class TruePart(Batch):
     """Samples that are trained by backprop, and predicted as well. There are no predictions if gradients overflowed.
 
-    The error of each sample counts as many times as its weight says, for true and predicted gradients alike.
+    The error of each sample is multiplied by its weight in `weights` (None: 1), for true and predicted gradients alike.
     """
 
     def __init__(
@@ -69,15 +69,17 @@ class TruePart(Batch):
         processes = self._setup.processes
         if processes.several and not self._source.joins:
             gradients = processes.average([site.weight for site in sites], gradients)
-        self.predictions = {site: one for site, one in zip(sites, gradients, strict=True) if one is not None}
+        pairs = zip(sites, gradients, strict=True)
+        self.predictions = {site: gradient for site, gradient in pairs if gradient is not None}
         return predictions
 
 
 class SplitBatch(Batch):
-    """A batch that a `SplitSource` serves. `within` prepares model and autograd for a part inside its context.
+    """A batch that a `SplitSource` serves. `within(part)` is a context in which model and autograd are prepared for a part.
 
-    The guard checks what is added to the true gradients. Where it rejects that, the true gradients of the part are left,
-    which are right on average, too; so `guarded` is never True. Parameters that belong to no site have these anyway.
+    The guard checks the corrections that are added to the true gradients. If it rejects one, the site keeps the true gradient
+    of its part of the batch, which is right on average, too; so `guarded` is never True. Parameters that belong to no site
+    always get that gradient.
     """
 
     def __init__(
@@ -101,11 +103,11 @@ class SplitBatch(Batch):
 
     @property
     def needs_backward(self) -> bool:
-        """A part of it has a backward pass."""
+        """True: the second part has a backward pass."""
         return True
 
     def parts(self, inputs: Any, targets: Any) -> Iterator[tuple[Any, Any]]:
-        """Yield inputs and targets of each part of the batch; call `backward` with its loss before the next one."""
+        """Yield inputs and targets of each part of the batch; call `backward` with the part's loss before the next part."""
         step = self.context.step
         samples = _samples(inputs)
         split = self._source.split(step, samples)
@@ -158,7 +160,7 @@ class SplitBatch(Batch):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside the context no source sees the model, and all gradients can be computed."""
+        """Hide the model's calls from all sources inside the context, and unfreeze its parameters."""
         with super().paused() if self._part is None else self._part.paused():
             yield
 
@@ -185,7 +187,7 @@ class SplitBatch(Batch):
 
     @contextmanager
     def _running(self, part: Batch, *, last: bool = False) -> Iterator[None]:
-        """Run a part inside the context. The sources keep what they saw of the last one until the batch ends, to learn then."""
+        """Run a part inside the context. Sources keep what they saw of the last part until the batch ends, to learn from it."""
         self._exits.enter_context(self._within(part))
         self._part = part
         try:
@@ -224,7 +226,7 @@ class SplitBatch(Batch):
 
     def _joined_tensor(self, first: Tensor, last: Tensor) -> Tensor:
         if (first.dim() and len(first), last.dim() and len(last)) != self._sizes:
-            return last  # not one number, or row, a sample
+            return last  # it does not have one number, or row, for each sample
         assert self._order is not None, "there are two parts"
         return torch.cat([first.detach(), last.detach()]).index_select(0, self._order.to(last.device))
 

@@ -2,16 +2,16 @@
 
 Read from top to bottom, `Trainer` follows a batch::
 
-    plan = schedule.plan(step)                  # or backprop, where the guard has stopped a GP phase
+    plan = schedule.plan(step)                  # or backprop, if the guard has stopped a GP phase
     freeze what the plan does not need          # requires_grad of the weights whose gradient comes from a source
     output = model(inputs)                      # sources see the sites' forward calls
-    batch.backward(loss)                        # differentiate (autograd where some site needs it), then
+    batch.backward(loss)                        # differentiate (autograd, if some site needs it), then
                                                 # complete: sources learn from true gradients and produce the others
-    batch.step()                                # the user's own optimizer, then the hooks on the weights, if there are any
+    batch.step()                                # the user's own optimizer, then the weight-update hooks, if there are any
     advance                                     # to the next step
 
-Within a batch each weight is used with one value, so collecting all gradients and stepping the optimizer once after the
-forward pass gives the same weights as updating each layer as soon as its output is known, and works with any optimizer.
+Within a batch each weight is used with one value. So collecting all gradients and stepping the optimizer once, after the
+forward pass, gives the same weights as updating each layer as soon as its output is known. It works with any optimizer.
 """
 
 import warnings
@@ -105,7 +105,7 @@ class Trainer:
             BackpropCoverage(),
             ActingSources(),
             LossGraphCheck(
-                model, survey.sites, [name for name, one in self.sources.items() if one.local], self.optimizers
+                model, survey.sites, [name for name, source in self.sources.items() if source.local], self.optimizers
             ),
             self.norms,
             self.quality,
@@ -133,12 +133,12 @@ class Trainer:
 
     @property
     def batches_per_epoch(self) -> int:
-        """The batches of an epoch."""
+        """The number of batches per epoch."""
         return self.length.batches_per_epoch
 
     @property
     def batches(self) -> int | None:
-        """The batches of the run, if its last epoch may be short."""
+        """The number of batches of a run whose last epoch may be short; None for a run of whole epochs."""
         return self.length.batches
 
     def __repr__(self) -> str:
@@ -176,7 +176,7 @@ class Trainer:
 
     @property
     def at(self) -> Step:
-        """The place of the coming batch in the run."""
+        """The position of the coming batch in the run."""
         return self._at
 
     def move_to(self, step: Step) -> None:
@@ -192,12 +192,12 @@ class Trainer:
 
     @property
     def done(self) -> int:
-        """The batches trained so far, in all epochs."""
+        """The number of batches trained so far, in all epochs."""
         done = self.at.epoch * self.batches_per_epoch + self.at.batch
         return done if self.batches is None else min(done, self.batches)
 
     def epoch_length(self, epoch: int) -> int:
-        """Return the batches of `epoch`: the last one of a run that is measured in batches may be short."""
+        """Return the number of batches in `epoch`: the last epoch of a run of `batches` may be short."""
         whole = self.batches_per_epoch
         return whole if self.batches is None else min(whole, self.batches - epoch * whole)
 
@@ -222,15 +222,15 @@ class Trainer:
 
     @property
     def needs_targets(self) -> bool:
-        """Whether a source needs the targets, so that batches must be given them."""
+        """Whether a source needs the targets: `batch` and `begin` must then get them."""
         return any(source.needs_targets for source in self.sources.values())
 
     @contextmanager
     def batch(self, targets: Any = None) -> Iterator[Batch]:
-        """Prepare model and autograd for the coming batch; put all back and move on to the next one at the end.
+        """Prepare model and autograd for the coming batch; at the end, restore both and move on to the next batch.
 
-        `targets` are for sources that need them. If the body raises, model and trainer are as before the batch, and no source
-        has learned from it, unless `Batch.step` was called before.
+        `targets` are for sources that need them. If the body raises before `Batch.step`, model and trainer are as before the
+        batch, and no source has learned from it.
         """
         batch = self.begin(targets)
         try:
@@ -239,7 +239,7 @@ class Trainer:
                 batch.check_finished()
                 batch.finish()
         except RuntimeError as error:
-            # A GP batch builds no graph, so that torch has nothing to differentiate.
+            # A GP batch builds no graph, so torch has nothing to differentiate.
             if "does not require grad" in str(error) and batch.is_untouched and not batch.needs_backward:
                 raise own_backward() from error
             raise
@@ -248,7 +248,7 @@ class Trainer:
                 self.discard_batch()
 
     def begin(self, targets: Any = None) -> Batch:
-        """Begin the coming batch, as `batch` does, where a `with` does not fit: end it by `Batch.finish` or `abandon`."""
+        """Begin the coming batch, as `batch` does, but without a `with` statement; end it by `Batch.finish` or `abandon`."""
         if not self._attached:
             raise UsageError("the trainer was detached from its model; call adagp.attach again to train.")
         if self._open is not None:
@@ -263,11 +263,11 @@ class Trainer:
         self.setup.drop_gradients()
         self._open, self._exits = batch, ExitStack()
         try:
-            # Gradients that the user computes in between are not part of training.
+            # Gradients that the user computes inside the batch, outside `backward`, are not part of training.
             self._exits.enter_context(gradient_hooks_off())
             if self.arithmetic is not None:
                 self._exits.enter_context(self.arithmetic.batch(self.done))
-            if isinstance(batch, SplitBatch):  # whose parts have passes of their own
+            if isinstance(batch, SplitBatch):  # each of its parts enters _passes itself
                 self._exits.callback(batch.end_part)
             else:
                 self._exits.enter_context(self._passes(batch))
@@ -295,7 +295,7 @@ class Trainer:
 
     @contextmanager
     def _passes(self, batch: Batch) -> Iterator[None]:
-        """Inside the context the sources see the passes of `batch`, and what its plan freezes is frozen."""
+        """Let the sources see the passes of `batch` inside the context, with the parameters frozen that its plan freezes."""
         with ExitStack() as exits:
             exits.callback(self._forget)
             if not batch.skipped:
@@ -310,9 +310,9 @@ class Trainer:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Use the model outside training inside the context, in the middle of a batch too.
+        """Use the model inside the context for passes that are not part of training, even in the middle of a batch.
 
-        For forward and backward passes that are not part of training: adversarial examples, an evaluation, a teacher.
+        Examples are adversarial examples, an evaluation, a teacher.
         """
         with ExitStack() as stack:
             if self._open is not None:
@@ -321,10 +321,10 @@ class Trainer:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Evaluate inside the context in the arithmetic of the last batch, where `precision` is not single precision.
+        """Use the arithmetic of the last batch inside the context, if `precision` is not single precision.
 
-        Running statistics of normalisation layers follow what they see in training: a model that was trained in few bits
-        is a worse one in float.
+        The running statistics of normalisation layers are those of training in few bits: evaluated in float, the model would do
+        worse.
         """
         with ExitStack() as stack:
             if self.arithmetic is not None:
@@ -334,19 +334,19 @@ class Trainer:
     def rehearse(self, step: Callable[[], object]) -> Rehearsal:
         """Run `step`, which trains one batch in your own way, once as a BP and once as a GP batch; put everything back.
 
-        Everything is: model, optimizers, trainer, random numbers, batches drawn from a `DataLoader`, and every object with a
-        `state_dict` that the step names, as schedulers and averages of weights; lists, dictionaries, tensors and counters too.
-        A step that draws from a generator is an error. `print` the answer: it names layers that are never called, get no
-        gradient or are rejected, parameters that move and should not, and what the GP batch saves. What does not work raises
-        here instead of after the warm-up.
+        Restored are the model, the optimizers, the trainer, random numbers, batches drawn from a `DataLoader`, and objects that
+        the step's code names: those with a `state_dict` (schedulers, averages of weights), lists, dictionaries, tensors and
+        counters. A step that draws from a generator is an error. `print` the result: it names layers that are never called, get
+        no gradient or are rejected, parameters that move and should not, and the memory that a GP batch saves. A step that
+        cannot work raises here, not after the warm-up.
         """
-        from adagp.engine.rehearsal import rehearse  # which needs trainers
+        from adagp.engine.rehearsal import rehearse  # late: it imports this module
 
         return rehearse(self, step)
 
     @contextmanager
     def forced(self, plan: Plan) -> Iterator[None]:
-        """Train under `plan` inside the context, in place of the schedule's."""
+        """Train under `plan` inside the context, instead of the schedule's plans."""
         before, self._forced = self._forced, plan
         try:
             yield
@@ -354,7 +354,7 @@ class Trainer:
             self._forced = before
 
     def keep_gradients(self) -> None:
-        """Take the present gradients as those of the last batch, which the next one drops."""
+        """Record the present gradients as those of the last batch: the next batch drops them."""
         self._previous_gradients.record()
 
     def _end(self, batch: Batch) -> None:
@@ -374,7 +374,7 @@ class Trainer:
         self._exits.close()
 
     def discard_batch(self) -> None:
-        """Discard the batch that is open, if there is one: after an exception, or before the trainer is detached.
+        """Discard the open batch, if there is one: after an exception, or before the trainer is detached.
 
         Model and trainer are as before the batch, except for weights that an optimizer has changed.
         """
@@ -387,15 +387,15 @@ class Trainer:
             source.forget()
 
     def advance(self, *, guarded: bool = False) -> None:
-        """Move on to the next batch; `guarded` if the guard rejected this one."""
+        """Move on to the next batch; `guarded`: the guard rejected all gradients of this one."""
         last = self.at.batch + 1 == self.epoch_length(self.at.epoch)
         self.move_to(Step(self.at.epoch + 1, 0) if last else Step(self.at.epoch, self.at.batch + 1))
         if last:
             for source in self.sources.values():
                 source.end_epoch()
         # A guarded phase lasts until the schedule itself leaves it, or the epoch ends.
-        still = not last and self.schedule.plan(self.at).phase is Phase.GP
-        self._broken_off = still and (self._broken_off or guarded)
+        continues = not last and self.schedule.plan(self.at).phase is Phase.GP
+        self._broken_off = continues and (self._broken_off or guarded)
 
     @property
     def device(self) -> torch.device:
@@ -403,7 +403,7 @@ class Trainer:
         return next(self.model.parameters()).device
 
     def detach(self) -> None:
-        """Remove the hooks from the model. The trainer cannot be used after that; a batch that is open is discarded."""
+        """Remove the hooks from the model and discard an open batch. The trainer cannot be used after that."""
         self.discard_batch()
         self._previous_gradients.drop_recorded()
         self.setup.hooks.remove()
@@ -411,7 +411,7 @@ class Trainer:
         self._attached = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the trainer's own state, without that of the model and the optimizers."""
+        """Return the trainer's own state, without the states of the model and the optimizers."""
         return {
             "epoch": self.at.epoch,
             "batch": self.at.batch,
@@ -432,7 +432,7 @@ class Trainer:
         load_states(self._stateful_parts(), state)
 
     def _stateful_parts(self) -> dict[str, Stateful]:
-        """Return what has a state, by the names that it has in checkpoints, older ones too."""
+        """Return the parts that have a state, by their names in checkpoints, which older checkpoints use as well."""
         parts: dict[str, Stateful] = {
             "norms": self.norms,
             "quality": self.quality,
@@ -448,12 +448,15 @@ class Trainer:
         return parts
 
     def read_sites(self) -> dict[str, dict[str, float | None]]:
-        """Return the metrics of each site since the last call: the quality of predictions, densities where there are hooks on
-        the weights, and the widths of numbers where the arithmetic is not single precision."""
+        """Return the metrics of each site since the last call, and reset them.
+
+        These are the quality of predictions, with weight-update hooks the densities, and the widths of numbers if the
+        arithmetic is not single precision.
+        """
         metrics = self.quality.read()
         if self.densities is not None:
             densities = self.densities.read()
-            for name, figures in metrics.items():  # several learners have a line each: `site (learner)`
+            for name, figures in metrics.items():  # several learners have an entry each: `site (learner)`
                 figures |= densities[name if name in densities else name.rpartition(" (")[0]]
         if self.arithmetic is not None:
             for name, widths in self.arithmetic.read_metrics().items():
@@ -461,14 +464,14 @@ class Trainer:
         return metrics
 
     def packed_weights(self) -> dict[str, Any]:
-        """Return the model's state_dict for a checkpoint, in the form that the hooks on the weights make of it."""
+        """Return the model's state_dict for a checkpoint, compressed by the weight-update hooks."""
         weights: dict[str, Any] = self.model.state_dict()
         for hook in self.weight_hooks:
             weights = hook.compress(weights)
         return weights
 
     def load_packed_weights(self, weights: dict[str, Any]) -> None:
-        """Give the model the weights that `packed_weights` returned."""
+        """Load the weights that `packed_weights` returned."""
         for hook in reversed(self.weight_hooks):
             weights = hook.expand(weights)
         self.model.load_state_dict(weights)

@@ -1,4 +1,4 @@
-"""A trial forward pass: in which order a model calls its layers, with what sizes, and how much each computes."""
+"""A trial forward pass: the order in which a model calls its layers, the sizes of their inputs and outputs, and their work."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from adagp.sources.demand import TrialCall
 
 @dataclass(frozen=True)
 class TrialForward:
-    """What a trial forward pass has shown: the order of the layers, every call of a site, and what the model returned."""
+    """The result of a trial forward pass: the order of the layers, every call of a site, and what the model returned."""
 
     layout: Layout
     calls: tuple[TrialCall, ...]
@@ -30,16 +30,17 @@ class TrialForward:
 
 
 def registered_layout(survey: Survey) -> Layout:
-    """Return the sites in the order in which the model has registered them: all that is known without a trial."""
+    """Return the sites in the order in which the model registers them: without a trial, the order of execution is unknown."""
     return Layout(tuple(Layer(site.name, site.rule.kind, is_site=True) for site in survey.sites))
 
 
 @torch.no_grad()
 def trial_forward(model: nn.Module, survey: Survey, sample: Any) -> TrialForward:
-    """Run `model` on a batch of inputs in evaluation mode, which changes nothing in it, and note what runs when.
+    """Run `model` on a batch of inputs in evaluation mode, which does not change it, and record which layers run, in what
+    order.
 
-    A parameter whose layer is not called itself (attention projections, loose parameters) takes the place of the nearest
-    layer around it that is; a site that is not called comes last.
+    A parameter whose own module is not called (attention projections, loose parameters) gets the position of the nearest module
+    around it that is called. A site that is not called comes last.
     """
     order: dict[str, int] = {}
     calls: list[TrialCall] = []

@@ -22,8 +22,9 @@ from adagp.sources.demand import Demand, TrialCall, chain_macs, weight_bytes, we
 class MethodDemand:
     """The memory and the work of a method for batches like the sample; `demand` is None if the source does not declare it.
 
-    Prices are multiply-accumulates of sites, in parts of those of a batch by plain backprop: counted, not timed.
-    `has_backward`: a GP batch has a backward pass too, for which autograd keeps activations.
+    Prices are the multiply-accumulates of sites, as a fraction of those in a batch of plain backprop: counted, not timed.
+    `weights` is the size of the weights in bytes. `has_backward`: a GP batch has a backward pass too, for which autograd keeps
+    activations.
     """
 
     method: str
@@ -35,15 +36,17 @@ class MethodDemand:
     has_backward: bool = False
 
     def lines(self) -> list[str]:
-        """Return it as text, a line for each figure."""
+        """Return the figures as text, one line each."""
         title = f"memory and price of '{self.method}' in batches of {self.samples} samples: counted, not timed"
         demand = self.demand
         if demand is None:
             return [title, "  not known for this method"]
-        otherwise = "next to what autograd keeps" if self.has_backward else "where backprop keeps all activations"
+        comparison = (
+            "in addition to what autograd keeps" if self.has_backward else "while backprop keeps all activations"
+        )
         rows = (
             ("kept between batches", f"{_size(demand.state)}, {demand.state / self.weights:.1f} times the weights"),
-            ("kept in a GP batch", f"{_size(demand.gp_bytes)}, {otherwise}"),
+            ("kept in a GP batch", f"{_size(demand.gp_bytes)}, {comparison}"),
             ("kept in a BP batch", f"{_size(demand.bp_bytes)} more than by backprop"),
             ("price of a GP batch", f"{self.gp_price:.2f} of a batch by backprop, in multiply-accumulates"),
             ("price of a BP batch", f"{self.bp_price:.2f}"),
@@ -53,20 +56,20 @@ class MethodDemand:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a method cannot train in a model: the problems, and the arguments of `attach` that avoid them."""
+    """The problems of a method with a model, and the arguments of `attach` that avoid them; None: there are none."""
 
     problems: tuple[str, ...] = ()
     fixes: Mapping[str, Any] | None = None
 
 
 def model_outputs(trial: TrialForward, output: OutputSelector) -> list[Size]:
-    """Return the sizes of the outputs that errors are taken at."""
+    """Return the sizes of the outputs at which the error is computed."""
     named = [call.output for call in trial.calls if call.site.name == output]
     return named[-1:] or [tensor.shape for tensor in selected(trial.returned, output)]
 
 
 def find_problems(source: Source, trial: TrialForward, output: OutputSelector, excluded: Sequence[str]) -> Findings:
-    """Return what `source` cannot train, with another output or without some layers where that helps."""
+    """Return why `source` cannot train the model, and the fixes: another `output`, or layers to exclude, if that helps."""
     outputs: Sequence[Size] = []
     try:
         outputs = model_outputs(trial, output)
@@ -77,7 +80,8 @@ def find_problems(source: Source, trial: TrialForward, output: OutputSelector, e
         return Findings()
     problems = tuple(dict.fromkeys(failing.values()))
     fixes: dict[str, Any] = {}
-    if source.needs_error and output is None and len(outputs) < 2:  # one of several is not all that the loss depends on
+    # Not with several outputs: the loss may depend on all of them.
+    if source.needs_error and output is None and len(outputs) < 2:
         last = trial.calls[-1]
         with_last = _failing(source, trial.calls, [last.output])
         if len(with_last) < len(failing):
@@ -103,7 +107,7 @@ def _failing(source: Source, calls: Sequence[TrialCall], outputs: Sequence[Size]
 def count_demand(
     method: str, source: Source, survey: Survey, trial: TrialForward, output: OutputSelector
 ) -> MethodDemand:
-    """Return what `source`, which nothing keeps it from training the model, takes in batches like the trial's."""
+    """Return the memory and the work of `source` in batches like the trial's. It must have no problems with the model."""
     source.bind(survey.sites, RunningNorms(survey.sites))
     outputs = model_outputs(trial, output)
     demand = source.demand(trial.calls, outputs)
@@ -127,9 +131,9 @@ def _size(count: int) -> str:
 
 @dataclass(frozen=True)
 class Validation:
-    """The findings of `validate`. `problems` must be fixed before training; `notes` are worth knowing.
+    """The result of `validate`. `problems` must be fixed before training; `notes` are worth knowing.
 
-    `fixes` are arguments that avoid problems, where there are some: `adagp.attach(model, optimizer, **validation.fixes)`.
+    `fixes` has the arguments that avoid the problems, if there are any: `adagp.attach(model, optimizer, **validation.fixes)`.
     """
 
     survey: Survey
@@ -192,11 +196,12 @@ def validate(
     output: OutputSelector = None,
     sample: Any = None,
 ) -> Validation:
-    """Look at a model and its optimizers without changing them. `print` the answer to read it.
+    """Check a model and its optimizers without changing them. `print` the result to read it.
 
-    With a `sample`, a batch of inputs, the model is run once in evaluation mode. Then the answer also has the memory and the
-    work that `method` will take in such batches, counted and not timed; and what the method cannot train here, with the
-    arguments of `attach` that avoid it, if there are any (`fixes`). `exclude`, `method` and `output` are those of `attach`.
+    With a `sample`, a batch of inputs, the model is run once in evaluation mode. Then the result also has the memory and the
+    work that `method` will take in such batches, counted and not timed. If the method cannot train this model, the result has
+    the problems, and in `fixes` the arguments of `attach` that avoid them, if there are any. `exclude`, `method` and `output`
+    are those of `attach`.
     """
     check_model(model, optimizer)
     check_patterns(exclude)
@@ -224,10 +229,10 @@ def _tried(
     output: OutputSelector,
     sample: Any,
 ) -> Validation:
-    """Return the findings with those of a trial forward pass."""
+    """Return `validation` with the findings of a trial forward pass."""
     choice = read_method(method, None, None)
     if choice.method is None or choice.method.builds is None:
-        return validation  # plain backprop takes nothing more
+        return validation  # plain backprop needs no extra memory or work
     source = build_source(choice.method, RunFacts(), choice.options)
     trial = trial_forward(model, validation.survey, sample)
     if not trial.calls:
