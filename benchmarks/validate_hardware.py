@@ -1,4 +1,4 @@
-"""Compare the accelerator model with the published figures and print the tables of docs/hardware.md as Markdown.
+"""Compare the accelerator model with the published figures and print tables of docs/hardware.md and docs/hardware/ as Markdown.
 
     python -m benchmarks.validate_hardware
 

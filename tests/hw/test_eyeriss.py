@@ -1,4 +1,4 @@
-"""What docs/hardware.md says of the Eyeriss chip, and of the study that preceded it."""
+"""What docs/hardware/validation.md says of the Eyeriss chip, and of the study that preceded it."""
 
 import pytest
 from benchmarks.eyeriss import breakdown, measured_joules, modelled, quoted

@@ -1,4 +1,4 @@
-"""What docs/hardware.md says of the published figures, checked with the defaults for every model."""
+"""What docs/hardware/validation.md says of the published figures, checked with the defaults for every model."""
 
 from statistics import mean
 
