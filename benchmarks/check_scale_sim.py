@@ -3,11 +3,11 @@
     python -m venv /somewhere && /somewhere/bin/pip install 'numpy<2.4' scalesim==3.0.0
     python -m benchmarks.check_scale_sim --python /somewhere/bin/python
 
-Draws convolutions, products and arrays of random shape, asks both, and prints every difference; the exit code says
-whether there was one. Of each product the two gradients are compared too, as the ordinary products that they are with
-`--backward same-dataflow`. SCALE-Sim reports the index of the last cycle, so one is added; it does not read partial
-sums back, so those reads are left out of ours. Its writes of an output-stationary product are more than the product has
-outputs, which cannot be; there, writes are not compared.
+Draws convolutions, products and arrays of random shape, costs them with both programs, and prints every difference; the exit
+code is 1 if there was one. The two gradients of each product are compared as well, as the ordinary products that they are with
+`--backward same-dataflow`. SCALE-Sim reports the index of the last cycle, so one is added. It does not read partial sums back,
+so those reads are left out of ours. For output-stationary products it counts more writes than there are outputs, which cannot
+be right, so these writes are not compared.
 """
 
 import argparse

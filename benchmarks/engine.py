@@ -45,7 +45,7 @@ def batches(subject: Subject, clock: Clock, gp_at_most: float | None, bp_at_most
 
 
 def parts(subject: Subject, clock: Clock, number: int) -> Ratio:
-    """Return a BP batch whose predictor learns from one of so many parts of the rows, against plain BP."""
+    """Return the time of a BP batch whose predictor learns from 1/`number` of the rows, against plain BP."""
     learning, source = WarmUp(Ladder(), epochs=10**9), PredictedSource(parts=number)
     race = clock.race(
         {"plain": [subject.plain(backward=True)], "parts": [subject.under(learning, sources={"predicted": source})]}
@@ -125,8 +125,8 @@ def whole_run(clock: Clock, epochs: int, per_epoch: int) -> Ratio:
     """Return the seconds of a run on the paper's ladder, shrunk to `epochs`, over those of plain BP on the same batches.
 
     The batches of both runs alternate. At most 1 / 1.38: the ladder of 90 epochs allows 1.465 where a batch is three
-    forward passes and a predictor costs nothing. Short epochs end within a GP phase, so their share of GP batches is larger
-    and more is possible; the detail tells how much.
+    forward passes and a predictor costs nothing. Short epochs end within a GP phase, so their share of GP batches is larger and
+    a larger speed-up is possible; `detail` has it.
     """
     subject, schedule = Subject("vgg13", 128), parse_schedule("ladder", epochs)
     trainer = subject.trainer(schedule, engine=EngineOptions(metrics_every=10), per_epoch=per_epoch)

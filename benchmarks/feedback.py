@@ -18,7 +18,7 @@ SUBJECTS = (
 LEARNING, PREDICTING, BEYOND_FORWARD = 1.05, 0.42, 1.25
 """Limits: a BP batch and a GP batch over a plain BP batch, and a GP batch over a forward pass without autograd and a step."""
 LARGE, LARGE_LEARNING, LARGE_PREDICTING = 512, 1.06, 0.37
-"""The first two limits for batches of so many samples, in which the mixed samples are few."""
+"""The first two limits for batches of `LARGE` samples, of which the mixed samples are only a few."""
 WARMUP = 4
 """Batches of backprop before anything is timed: two epochs of a `Subject`."""
 SPARING = {"correct_every": 4}
@@ -26,9 +26,9 @@ SPARING = {"correct_every": 4}
 
 
 def feedback(subject: Subject, clock: Clock, threads: int) -> list[Ratio]:
-    """Return the ratios of one model for so many threads: learning by default and sparingly, and a GP batch.
+    """Return the ratios of one model with `threads` threads: learning by default and sparingly, and a GP batch.
 
-    As feedback does not do everything in every BP batch, as many in a row are timed as its turns take to repeat.
+    With `SPARING`, not every BP batch updates everything, so a whole cycle of BP batches is timed.
     """
     turns = SPARING["correct_every"]
     with _threads(threads):
@@ -67,7 +67,7 @@ def _in_words(options: dict[str, int]) -> str:
 
 
 def repeated(run: Run, times: int) -> Run:
-    """Return so many batches in a row as one run."""
+    """Return `times` batches in a row as one run."""
 
     def several() -> None:
         for _ in range(times):

@@ -13,9 +13,9 @@ from benchmarks.subjects import Subject, after
 
 LINES = ("plain bp", "bp with predictor", "forward and step", "gp")
 ROUNDS = 7
-"""So many rounds are timed where the user gives no number."""
+"""Default number of timed rounds."""
 MEMORY_PROCESSES = 2
-"""So many processes measure memory at a time: most of their time is the import of torch, and no clock runs meanwhile."""
+"""Processes that measure memory at a time: most of their time is the import of torch, and nothing is timed meanwhile."""
 AXES: dict[str, tuple[Sequence[float], Callable[[float], Subject]]] = {
     "samples in a batch (eight-conv VGG)": ((8, 16, 32, 64, 128), lambda size: Subject("eight_conv_vgg", int(size))),
     "width (eight-conv VGG, 32 samples)": ((0.25, 0.5, 1, 2), lambda width: Subject("eight_conv_vgg", 32, width)),

@@ -77,9 +77,9 @@ class Clock:
     def race(self, contenders: Mapping[str, Sequence[Run]]) -> Race:
         """Run all models of all contenders once in each round, after one round to warm up.
 
-        Each round begins with another one, and every second round goes backwards; contenders that are named one after the
-        other run so, and share what slows the machine for a second. Two models of a contender are better than one: where
-        the memory of a model happens to lie is worth some per cent.
+        Each round begins with another contender, and every second round runs in reverse. Contenders that are named next to each
+        other run next to each other, so that a short disturbance affects both. Give two models of each contender: the place of
+        a model in memory changes its time by a few per cent.
         """
         most = max(len(models) for models in contenders.values())
         laps = [(name, place) for place in range(most) for name in contenders if place < len(contenders[name])]

@@ -1,8 +1,8 @@
 """The peak memory of a GP batch against the least there is: a forward without autograd, gradients, optimizer state.
 
-Each in a process of its own, as the most resident memory the process ever had less what it had before the model was built.
-Large tensors get mappings of their own (`MALLOC_MMAP_THRESHOLD_`): what is freed then is gone, and does not stay in the heap or
-not as chance will have it.
+Each is measured in a process of its own: its peak resident memory less that before the model was built. Large tensors get
+mappings of their own (`MALLOC_MMAP_THRESHOLD_`), so that freed memory always returns to the system; in the heap it would do so
+or not by chance.
 """
 
 import os

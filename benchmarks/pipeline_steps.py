@@ -2,7 +2,7 @@
 
 Our interpreter of programs and the schedules of torch.distributed.pipelining stand side by side. The stages sleep instead of
 computing, one unit forward and two backward (one for the input, one for the weights), so that four processes on fewer CPUs do
-not get into each other's way. All else is real: micro-batches, transfers over gloo, predictions, updates.
+not slow each other down. All else is real: micro-batches, transfers over gloo, predictions, updates.
 """
 
 import os

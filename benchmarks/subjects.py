@@ -100,7 +100,7 @@ class Subject:
 
 
 def after(run: Run, batches: int) -> Run:
-    """Return `run` after so many batches were run."""
+    """Return `run` after running it `batches` times."""
     for _ in range(batches):
         run()
     return run

@@ -18,7 +18,7 @@ from adagp.integrations.lightning import PredictedGradientsCallback, pl
 
 
 class Classifier(pl.LightningModule):  # type: ignore[misc]  # its types are not read here
-    """A small net; nothing in it knows of adagp."""
+    """A small net; nothing in it depends on adagp."""
 
     def __init__(self) -> None:
         super().__init__()

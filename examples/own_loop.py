@@ -32,7 +32,7 @@ def main() -> None:
     for epoch in range(EPOCHS):
         order = torch.randperm(len(inputs))
         for chosen in order.split(BATCH)[: trainer.batches_per_epoch]:
-            with trainer.batch() as batch:  # batch.phase tells whether this is a BP or a GP batch
+            with trainer.batch() as batch:  # batch.phase: warmup, bp or gp
                 halves = chosen.chunk(2)
                 for place, half in enumerate(halves):
                     loss = F.cross_entropy(model(inputs[half]), targets[half]) / len(halves)

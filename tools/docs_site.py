@@ -1,7 +1,8 @@
-"""What mkdocs asks for while it builds the site (mkdocs.yml names this file): pages that are not files below docs/.
+"""Hooks of mkdocs (mkdocs.yml names this file) that add pages which are not files below docs/.
 
-These are the commands' reference, made of the program; files of the project that the documents point to; and notebooks with
-their outputs. A link that is right where the files lie, on a code host too, is led to the page that the site has in its place.
+These are the commands' reference, generated from the program; files of the project that the documents link to; and notebooks
+with their outputs. Links in the documents are relative to the file, as on a code host; `moved` rewrites them to the site's
+pages.
 """
 
 import os
@@ -19,7 +20,7 @@ from tools.command_reference import command_page, commands
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = "commands"
-"""The folder of the commands' pages, and the mark in the site's contents that they take the place of."""
+"""The folder of the commands' pages, and the placeholder in the site's contents that they replace."""
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)#\s]+)")
 
 
@@ -97,7 +98,7 @@ def notebook_pages(path: Path, folder: Path) -> dict[str, str | bytes]:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to where their targets are in the site."""
+    """Rewrite links to the pages that their targets have in the site."""
     place = page.file.src_uri
     origins = {page_place: source for source, page_place in included().items() if (ROOT / source).is_file()}
     own = PurePosixPath(origins.get(place, f"docs/{place}"))

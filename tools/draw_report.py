@@ -15,7 +15,7 @@ UNTIL = "#chapter-1-curves .charts"
 
 
 def main() -> None:
-    """Draw the picture, or say why not."""
+    """Draw the picture; exit with a message if Chromium or the page is missing."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None or not PAGE.is_file():
         sys.exit(f"{'Chromium is not installed' if program is None else f'there is no {PAGE}: make demo first'}.")

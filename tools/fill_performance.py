@@ -1,6 +1,6 @@
 """Put ratios into docs/performance.md: `python -m tools.fill_performance runs/bench.json`, where they were measured.
 
-The page says which machine it was: the one that this runs on.
+Run it on the machine that measured the ratios: the page names the machine that this program runs on.
 """
 
 import json

@@ -22,7 +22,7 @@ def listed_licences() -> dict[str, str]:
 
 
 def normalised(name: str) -> str:
-    """Return a package's name as indices compare it."""
+    """Return a package's normalised name, as package indices compare names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -197,7 +197,7 @@ def _evenly(paths: Sequence[str]) -> list[str]:
 
 
 def _read_inside(netlist: GateNetlist, modules: Mapping[str, WrittenModule], kind: str) -> list[tuple[str, str]]:
-    """Return the outputs of the blocks inside that gates or the block's own ports read. Other wires just join blocks."""
+    """Return the outputs of inner blocks that gates or the block's own ports read. Other wires only connect blocks."""
     read = netlist.read_by_gates | {net for nets in netlist.ports.values() for net in nets}
     return [
         (name, port)
@@ -215,7 +215,7 @@ def _replay(
     seen: Mapping[str, PortWords],
     counted: NDArray[np.uint8],
 ) -> NDArray[np.int64]:
-    """Play what one block saw to its kind's netlist; return the changes of its nets."""
+    """Replay one block's recorded inputs on its kind's netlist; return the changes of its nets."""
     driven: dict[int, NDArray[np.uint8]] = {}
     expected: dict[int, NDArray[np.uint8]] = {}
     for name, (direction, _) in modules[kind].ports.items():

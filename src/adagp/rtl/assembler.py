@@ -32,7 +32,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Operand:
-    """What the element unit walks over: from a lane and an address, by strides of the loops; one loop may walk the lanes."""
+    """The words that the element unit reads or writes: a first lane and address, a stride for each loop, and the loop (if any)
+    that steps through the lanes."""
 
     memory: int
     lane: int
@@ -87,8 +88,8 @@ class Pool:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A product that takes, of the pixels of a picture of `lines` x `pixels` that stream, others: so many lines down and pixels
-    to the right of each."""
+    """For a product that streams a picture of `lines` x `pixels`: it takes the pixel `down` lines below each one and `across`
+    pixels to the right of it."""
 
     lines: int
     pixels: int
@@ -153,9 +154,9 @@ class Code:
     ) -> Matrix:
         """Run an operation of the forward product of `sizes` (rows, depth, columns); return where its sums are.
 
-        `matrices` are the factors, by the names x, w and y of the forward product's matrices. Sums are read before the next
-        product, so all begin at 0; or it `adds` to those that are there. `neighbours` are taken of what streams: of the values
-        in the rows' banks, or in the columns' where sums are in the rows'.
+        `matrices` are the factors, by the names x, w and y of the forward product's matrices. Sums start at 0, as they are read
+        before the next product; with `adds` they start from the stored sums. `neighbours` apply to the streaming factor: the
+        values in the rows' banks, or those in the columns' banks if sums are in the rows' banks.
         """
         mapping = find_mapping(dataflow, operation, *sizes)
         check_sums(self.sizes, mapping)
@@ -191,7 +192,7 @@ class Code:
     ) -> None:
         """Run over elements: first + factor * second, or the running sum of factor * second over loop 2; its mean, if it is
         the sum of more than one."""
-        if second is None:  # any place that is read without harm, times zero
+        if second is None:  # any word that can be read, times zero
             away = first is not None and first.memory == Store.ROW_VALUES
             second = Operand(Store.COLUMN_VALUES if away else Store.ROW_VALUES, 0, 0, (0, 0, 0))
         assert first is None or first.memory != second.memory, "a bank has one port to read"
@@ -215,7 +216,7 @@ class Code:
 
 
 Contents = list[tuple[int, Matrix, Words]]
-"""What the host writes: a core, a matrix there, and its words, a line each."""
+"""What the host writes: for each matrix its core, its region, and its words line by line."""
 
 
 def zeros(matrix: Matrix) -> Words:

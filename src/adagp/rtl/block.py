@@ -17,13 +17,13 @@ __all__ = ["Block", "In", "Netlist", "Out", "add_submodule", "delayed", "port_bi
 
 
 class Block(wiring.Component):
-    """A component whose ports are plain signals. Blocks of one `kind` must be equal but for what comes in by ports."""
+    """A component whose ports are plain signals. Blocks of one `kind` must be equal: they may differ only in their inputs."""
 
     kind: str = "block"
 
 
 def port_bits(block: Block) -> dict[str, tuple[str, int]]:
-    """Return the ports of a block that nothing else is done with: direction and width."""
+    """Return the ports of a block that is only used for this call, by name: direction and width."""
     block._MustUse__used = True
     return {
         name: ("in" if member.flow is In else "out", len(Value.cast(getattr(block, name))))

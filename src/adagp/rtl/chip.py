@@ -48,9 +48,9 @@ def chip_ports(blueprint: Blueprint, *, simulated: bool = False) -> dict[str, An
 class Chip(Block):
     """A whole chip. `start` starts the programs of all cores, `halted` is high when all have stopped.
 
-    The host reaches core `host_core`, whose memories are read and written while it is halted: a request in one cycle, the
-    word in the next. Where a chip is `simulated` it has counters, and off-chip memory is a part of it, which the host sees
-    as core 1, and whose answers come up to `latency` cycles late.
+    While the chip is halted, the host reads and writes the memories of core `host_core`: a request in one cycle, the word in
+    the next. A `simulated` chip has counters and contains the off-chip memory, which the host addresses as core 1 and whose
+    answers come up to `latency` cycles late.
     """
 
     kind = "chip"
@@ -153,7 +153,8 @@ class Chip(Block):
                 outside.host_write.eq(self.host_write & self.host_core),
                 outside.host_address.eq(self.host_address),
                 outside.host_in.eq(self.host_in),
-                # Not of the last read: while a program runs this must be what a chip without the memory gives.
+                # By the last cycle's host_core, not the last read's: while a program runs, a chip without the memory and
+                # this one must have the same output.
                 self.host_out.eq(Mux(delayed(m, self.host_core), outside.host_out, main.host_out)),
             ]
         for name, member in off_chip_ports(sizes).items():

@@ -18,14 +18,17 @@ from adagp.rtl.mapping import find_mapping, value_store
 from adagp.rtl.network import PHASES, TAPS, SmallNetwork, State
 
 POOLING = ("ws", "os")
-"""Dataflows in which the outputs of one channel leave in one lane. Input stationary, they leave in one for each row."""
+"""Dataflows in which all outputs of a channel leave in one lane. With `is`, each row of outputs leaves in a lane of its own."""
 
 
 @dataclass
 class LayerRegions:
-    """Where a layer's numbers are: inputs, weights of each tap, error at the output; the gradient of its weights, those of an
-    output in a line, taps of an input next to each other; its outputs as values, or the totals of those that were pooled as
-    they left the array, for the predictor."""
+    """Where a layer's numbers are.
+
+    inputs, weights, error   inputs, weights of each tap, error at the output
+    gradient                 gradient of the weights: a line for each output, with the taps of an input next to each other
+    output, pool             for the predictor: the outputs as values, or the totals of outputs pooled as they left the array
+    """
 
     inputs: Matrix
     weights: list[Matrix]
@@ -72,7 +75,7 @@ class LayerCode:
 
     @property
     def _beside_weights(self) -> Store:
-        """The banks where gradients are, so that weights can be read at the same time."""
+        """The banks for gradients: others than the weights' banks, so that both can be read at the same time."""
         return Store.COLUMN_VALUES if self._roles["w"] == "row" else Store.ROW_VALUES
 
     def turned(self, name: str, matrix: Words) -> Words:
@@ -136,12 +139,12 @@ class LayerCode:
         return replace(gradient, address=gradient.address + tap, strides=(outer, middle, len(self.network.shifts)))
 
     def _neighbours(self, tap: int, sign: int = 1) -> Neighbours | None:
-        """Return the pixels that a tap looks at, or with `sign` -1 those that look at a pixel by it."""
+        """Return the pixels that a tap reads, or with `sign` -1 those that read a pixel through this tap."""
         down, across = self.network.shifts[tap]
         return Neighbours(*self.network.picture, sign * down, sign * across) if self.network.kernel > 1 else None
 
     def mean(self, index: int, result: Operand) -> None:
-        """Give the predictor the means of a layer's outputs."""
+        """Write the means of a layer's outputs for the predictor."""
         network, code, layer = self.network, self.code, self.layers[index]
         outputs, (height, width) = network.layers[index][1], network.window
         if layer.pool is not None:

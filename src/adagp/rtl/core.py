@@ -138,7 +138,7 @@ class Core(Block):
         return Element(self.sizes.single, stages) if groups is None else groups.element(stages)
 
     def _join_groups(self, m: Module, row: int, elements: Sequence[ArrayElement]) -> None:
-        """Give the elements of a row what those of groups need besides: which chunks are multiplied, and exponents."""
+        """Connect what elements of grouped formats need in addition: which chunks are multiplied, and the exponents."""
         part = self.rows[row].part if self.sizes.groups is not None else None
         wide, scale = Signal(name=f"wide_{row}"), Signal(SCALE_BITS, name=f"scale_{row}")
         for element in elements:
@@ -148,9 +148,9 @@ class Core(Block):
                 part = element.part_out
 
     def _ports(self, m: Module) -> None:
-        """Give the memories to the element unit, or to the host while that is not running.
+        """Connect the memories to the element unit, or to the host while that unit is not running.
 
-        A cycle in which off-chip memory holds the unit reads and writes nothing here; banks keep what was read last.
+        While off-chip memory stalls the unit, nothing is read or written here; banks keep the word that was read last.
         """
         unit, number = self.unit, self.sizes.number
         steps: Any = Const(1)

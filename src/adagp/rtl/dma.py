@@ -119,7 +119,7 @@ class Dma(Block):
         return Choice([*(of[mode] for mode in Mode), of[Mode.STATIONARY]])[self.field["mode"]]
 
     def _tile(self, m: Module) -> None:
-        """Collect what is known of the tile at which the walk stands: its halves of the banks, and its result."""
+        """Compute the signals of the current tile: the halves of the banks that hold it, and its result."""
         walk, sizes = self.walk, self.sizes
         self.halves = {role: Signal(name=f"{role}_half") for role in LAYOUTS}
         self.is_result, self.banks, extents, changes = {}, {}, {}, {}

@@ -1,8 +1,9 @@
 """The element unit: three nested loops over elements of memories, one multiply-add an element and a cycle.
 
 It does what is not a matrix product: activations and their derivatives, batch means, errors, weight updates, and moving words
-from lane to lane. Per element: start + factor * second, then perhaps zero what is negative, or where `second` is not positive,
-or, in cores that pool, times the share that one output has in a mean; rounded to a value, written to the result.
+from lane to lane. Per element it computes start + factor * second. Options set this to zero if it is negative (`relu`) or if
+`second` is not positive (`gate`), or, in cores that pool, multiply it by the share of one output in a mean. The result is
+rounded to a value and written.
 """
 
 from dataclasses import dataclass
@@ -45,8 +46,8 @@ class Position:
 class ElementUnit(Block):
     """Runs one instruction. Data of a request come a cycle later; a result is written in the same cycle, or behind the stages.
 
-    `remote_lanes` is the number of lanes behind the remote port, rows and columns; a lane number wraps there. Where that leads
-    off the chip, `hold` stops the unit for a cycle.
+    `remote_lanes` is the number of lanes behind the remote port, rows and columns; a lane number wraps there. If that port
+    leads off the chip, `hold` stalls the unit for a cycle.
     """
 
     def __init__(self, sizes: CoreSizes, remote_lanes: tuple[int, int] = (1, 1)) -> None:
@@ -70,7 +71,7 @@ class ElementUnit(Block):
         )
 
     def elaborate(self, platform: Any) -> Any:
-        """Build loops and arithmetic; of groups there are no elements, and the unit is done at once."""
+        """Build loops and arithmetic; grouped formats have no elements, and the unit is done at once."""
         m = Module()
         if self.sizes.groups is not None:
             m.d.sync += self.done.eq(self.start)
@@ -176,7 +177,7 @@ class ElementUnit(Block):
     def _compute(
         self, m: Module, job: Any, position: Position, running: Any, begins: Any, ends: Any, writes: Any
     ) -> None:
-        """Compute what is written: operands, product, sum, share and result are a stage each, where there are stages."""
+        """Compute what is written. With pipeline stages, operands, product, sum, share and result are a stage each."""
         number = self.sizes.single
         began, ended, sums = Signal(), Signal(), Signal(number.sum_bits)
         written = Signal(self.result.shape())
@@ -184,7 +185,7 @@ class ElementUnit(Block):
         target = Signal(self.result.shape())
         m.d.sync += [began.eq(begins), ended.eq(ends), target.eq(written)]
         holds_sums = job.first_memory[0]
-        # With stages a register directly behind the banks, whose words come late in the cycle.
+        # With stages there is a register directly behind the banks, whose words come late in the cycle.
         first_sum, first_value, second, began = self._later(
             m, self.first_sum, self.first_value, self.second_value, began
         )
@@ -195,7 +196,7 @@ class ElementUnit(Block):
         start = Mux(job.start == int(Start.FIRST), first, Mux((job.start == int(Start.RUNNING)) & ~began, sums, 0))
         m.d.comb += [
             addend.eq(start),
-            # Times zero is a plain copy, of infinities and signed zeros too.
+            # Times zero is a plain copy, also of infinities and signed zeros.
             total.eq(Mux(job.factor.any(), gates.add_product(m, number, addend, product), addend)),
         ]
         m.d.sync += sums.eq(total)

@@ -31,7 +31,7 @@ class _Gate:
 
 
 class GateNetlist:
-    """Gates and registers of a block, from Yosys's JSON. What the blocks inside it give comes from outside, as inputs do."""
+    """Gates and registers of a block, from Yosys's JSON. The outputs of inner blocks are inputs of the simulation."""
 
     def __init__(self, module: Mapping[str, Any], cells: Mapping[str, LibraryCell]) -> None:
         self._numbers: dict[Net, int] = {"0": 0, "1": 1, "x": 0}
@@ -183,7 +183,7 @@ def _library() -> Path:
 
 
 LOADS = 16
-"""What a net may drive, in inputs of a buffer."""
+"""The most that a net may drive, in inputs of a buffer."""
 PortLoads = Mapping[str, list[float]]
 """Loads of a block's inputs, bit by bit, in the library's unit of capacitance."""
 
@@ -219,7 +219,7 @@ def with_buffers(
 def port_loads(
     module: Mapping[str, Any], cells: Mapping[str, LibraryCell], inside: Mapping[str, PortLoads]
 ) -> dict[str, list[float]]:
-    """Return what a block's inputs load the nets outside."""
+    """Return the load that each input of a block puts on the net outside."""
     loads = {net: sum(sink.load for sink in sinks) for net, sinks in _sinks(module, cells, inside).items()}
     return {
         name: [loads.get(bit, 0.0) for bit in port["bits"]]

@@ -13,10 +13,10 @@ from amaranth.lib import data
 LOOPS = 3
 SIZE_BITS = 16
 POOL_BITS = 8
-"""Of the sides of a pooled picture."""
+"""Bits of each side of a pooled picture."""
 SHIFT_BITS = 5
 SCALE_BITS = 10
-"""Of the exponent, which may be negative, that a product of groups counts from."""
+"""Bits of the exponent offset of a product of groups, which may be negative."""
 PASS = data.StructLayout({"first": unsigned(1), "final": unsigned(1), "other": unsigned(1), "place": unsigned(2)})
 """A pass over two groups: whether it is their first and their last, which word of the stationary group it takes, and the sum of
 both words' positions (0 to 2)."""

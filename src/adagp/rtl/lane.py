@@ -47,11 +47,11 @@ def pool_command(sizes: CoreSizes) -> data.StructLayout:
 class Lane(Block):
     """A bank of values and a bank of sums, with one port to read and one to write each.
 
-    Commands go to the next lane a cycle later: the skew of a systolic array lies in them, not in the data. A lane that does not
-    read gives zeros; sums on their way come later by the PEs' pipeline stages. While the array is idle the banks are open to
-    the core (`value_*`, `sum_*`). Addresses from the end of the values on are those of the predictor's own bank, where there is
-    one. A lane that `pools` adds up outputs, rounded to values, as they leave the array; addresses from the end of the sums on
-    are those of these totals.
+    Each lane passes commands to the next one a cycle later, which gives the data the skew of a systolic array. A lane that does
+    not read outputs zeros; partial sums are delayed by the PEs' pipeline stages. While the array is idle, the core reads and
+    writes the banks (`value_*`, `sum_*`). Addresses behind those of the values belong to the predictor's own bank, if there is
+    one. A lane that `pools` adds up outputs, rounded to values, as they leave the array; addresses behind those of the sums
+    belong to these totals.
     """
 
     def __init__(self, sizes: CoreSizes, *, predictor_words: int = 0, pools: bool = False) -> None:
@@ -141,7 +141,7 @@ class Lane(Block):
         return m
 
     def _sum_bank(self, m: Module, platform: Any, reads: Any, writes: Any) -> Any:
-        """Place the bank of sums; return what it gives the array."""
+        """Place the bank of sums; return its output to the array."""
         sums = Bank(self.sizes.sum_words, self.sizes.number.sum_bits)
         add_submodule(m, platform, "sums", sums)
         pooled = self._pool(m, platform, writes) if self.pools else None
@@ -156,7 +156,7 @@ class Lane(Block):
         return sums.data
 
     def _sum_halves(self, m: Module, platform: Any, reads: Any, writes: Any) -> Any:
-        """Place two banks of sums, so that a DMA has one of them while the array has the other; return what these give it."""
+        """Place two banks of sums, one for a DMA while the array uses the other; return their output to the array."""
         words, banks = self.sizes.sum_words // 2, []
         for half, name in enumerate(("sums_low", "sums_high")):
             bank = Bank(words, self.sizes.number.sum_bits)

@@ -104,7 +104,7 @@ def _read_group(tokens: list[str], position: int, stack: list[LibertyGroup]) -> 
 
 
 def nominal_volts(text: str) -> float | None:
-    """Return the voltage that a library is for, if it says so."""
+    """Return the voltage that a library is for; None if it has no such attribute."""
     match = re.search(r"\bnom_voltage\s*:\s*(\d+(?:\.\d+)?)", text)
     return None if match is None else float(match[1])
 

@@ -210,9 +210,10 @@ def golden_batch(network: SmallNetwork, number: NumberFormat, state: State, phas
 
 
 def shifted(network: SmallNetwork, number: NumberFormat, matrix: Words, sign: int = 1) -> Words:
-    """Return what each tap of the kernel sees of a matrix (pixels x channels) in its place: pixels x taps and channels.
+    """Return the pixel that each tap of the kernel reads at each pixel of a matrix (pixels x channels): pixels x taps and
+    channels.
 
-    With `sign` -1 each tap looks the other way. Around the picture there are zeros.
+    With `sign` -1 each tap reads in the opposite direction. Around the picture there are zeros.
     """
     (height, width), reach = network.picture, network.kernel // 2
     pictures = matrix.reshape(network.batch, height, width, -1)
@@ -234,7 +235,7 @@ def by_input(network: SmallNetwork, weight: Words) -> Words:
 
 
 def _turned(network: SmallNetwork, weight: Words) -> Words:
-    """Return the weights that lead back from outputs to inputs: taps and outputs x inputs."""
+    """Return the weights of the backward product from outputs to inputs: taps and outputs x inputs."""
     taps = len(network.shifts)
     return weight.reshape(-1, taps, weight.shape[1]).transpose(1, 2, 0).reshape(taps * weight.shape[1], -1)
 

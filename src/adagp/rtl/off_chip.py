@@ -13,7 +13,7 @@ from adagp.rtl.block import Block
 from adagp.rtl.blueprint import CoreSizes
 
 LATENCY_BITS = 8
-"""Of the largest latency that a simulated memory draws, in cycles more than one."""
+"""Bits of the largest additional latency, in cycles, that a simulated memory draws."""
 
 
 def off_chip_ports(sizes: CoreSizes) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class OffChipPort(Block):
             arrives.eq(self.off_chip_in_valid & self.off_chip_in_ready),
             there.eq(~awaited | kept | arrives),
             self.value.eq(Mux(kept, word, self.off_chip_in)),
-            # What is written may be computed of the word that is awaited.
+            # The word to write may depend on the word that has not arrived yet.
             self.off_chip_write.eq(self.write & ~written & there),
             self.off_chip_write_address.eq(self.write_address),
             self.off_chip_out.eq(self.write_value),

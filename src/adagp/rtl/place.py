@@ -89,7 +89,7 @@ def _check_fits(netlist: Path) -> None:
 
 
 def read_report(report: dict[str, Any]) -> RoutedChip:
-    """Return what nextpnr's report says about the chip's only clock."""
+    """Return the figures of nextpnr's report; the chip has a single clock."""
     used = Counter({kind: numbers["used"] for kind, numbers in report["utilization"].items()})
     [clock] = report["fmax"].values()
     path = next(path["path"] for path in report["critical_paths"] if _between_registers(path))

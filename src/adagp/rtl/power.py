@@ -34,7 +34,7 @@ proc annotate {pin activity} {
   }
 }
 """
-"""The option -pins of OpenSTA 2.0 fails; what is behind it does not."""
+"""OpenSTA 2.0 fails on the option -pins, but not on the internal command that the option calls."""
 
 
 @dataclass(frozen=True)

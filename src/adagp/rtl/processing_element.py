@@ -16,11 +16,11 @@ Gates = Any
 class ArrayElement(Block):
     """One PE. `beside` comes from the left and goes right, `above` comes from above and goes down, a cycle later each.
 
-    `step` means that this cycle's words are multiplied, `last` that they are a fold's last; both go right. A word from above
-    with a `tag` is one to keep, before a fold that loads: an empty PE keeps it, a full one passes it on. After a fold of the
-    mode STATIONARY it is a complete sum on its way down: each PE appends its own to those from above. A PE sees all of these
-    before it appends, while its own sum is `pending`, and words to keep only afterwards. With a pipeline stage, products are
-    added a cycle later, to sums that come a cycle later.
+    `step` means that this cycle's words are multiplied, `last` that they are a fold's last; both go right. Before a fold that
+    loads, a word from above with a `tag` is one to keep: an empty PE keeps it, a full one passes it on. After a fold of mode
+    STATIONARY, a tagged word is a complete sum on its way down: each PE passes on those from above and then appends its own,
+    which is `pending` until then. Words to keep arrive only after that. With a pipeline stage, products are added a cycle
+    later, to sums that come a cycle later.
     """
 
     kind = "element"

@@ -1,4 +1,4 @@
-"""Matrix products on a simulated chip: the factors written, the product run, and what comes out, against adagp.hw."""
+"""Matrix products on a simulated chip: writes the factors, runs the product, and compares the result with adagp.hw."""
 
 from collections.abc import Sequence
 from pathlib import Path

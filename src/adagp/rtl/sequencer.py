@@ -193,7 +193,7 @@ class Sequencer(Block):
         return count if self.sizes.groups is None else Mux(job[f"wide_{role}"], 2 * count, count)
 
     def _parts(self, m: Module, job: Any) -> Parts:
-        """Return where the passes over two groups stand: over the chunks of what streams, and of what it is multiplied by."""
+        """Return the current pass over two groups: the chunk of the streaming group and the chunk it is multiplied by."""
         outer, inner, final = Signal(), Signal(), Signal()
         wide_outer = Mux(job.mode == int(Mode.DOWN), job.wide_column, job.wide_row)
         wide_inner = Mux(job.mode == int(Mode.STATIONARY), job.wide_column, job.wide_stationary)
@@ -205,7 +205,7 @@ class Sequencer(Block):
         return Parts(outer, inner, final)
 
     def _pass(self, m: Module, job: Any, parts: Parts, row: Any, column: Any, count: Any) -> None:
-        """Make what streams go over all passes for each pair of groups; sums are read, and written, with the last."""
+        """Repeat the streaming words in all passes of each pair of groups; sums are read and written in the last pass."""
         down, across = job.mode == int(Mode.DOWN), job.mode == int(Mode.ACROSS)
         row_part, column_part = parts.outer & ~down, Mux(down, parts.outer, parts.inner & ~across)
         part = self.row_read.part

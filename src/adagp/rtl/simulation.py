@@ -81,7 +81,7 @@ def compile_verilog(top: str, verilog: str, harness: str, trace: tuple[str, str]
 
 Job = Callable[[Any], Awaitable[None]]
 LIMIT = 50_000_000
-"""Cycles after which a program that has not halted never will."""
+"""Cycles after which a program that has not halted counts as hanging."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class SimulatedChip(ABC):
 
     @abstractmethod
     def set_latency(self, latency: int) -> None:
-        """Let off-chip memory take up to `latency` cycles more than it must, at random, for each thing that it does."""
+        """Delay each operation of off-chip memory at random, by up to `latency` cycles."""
 
     @abstractmethod
     def run(self, limit: int = LIMIT) -> Counts:

@@ -74,7 +74,7 @@ SIZED = (
     "strash;&get,-n;&fraig,-x;&put;scorr;dc2;dch,-f;map,-B,0.9;topo;"  # abc's own script, as Yosys has it
     f"buffer,-c,-p,-N,{LOADS};upsize;dnsize"
 )
-"""Commands of abc: gates as large as the longest path wants them, and buffers, also for what comes in."""
+"""Commands of abc: they size the gates for the longest path, and insert buffers, also at inputs."""
 
 
 def inner_kinds(texts: Mapping[str, str], kind: str) -> list[str]:
@@ -91,7 +91,7 @@ def mapped_module(texts: Mapping[str, str], kind: str, target: Target) -> dict[s
 
 
 def _buffered(texts: Mapping[str, str], kind: str, target: Target) -> tuple[dict[str, Any], PortLoads]:
-    """Return the netlist of one kind of block, and what its inputs load the nets outside."""
+    """Return the netlist of one kind of block, and the loads of its inputs."""
     cells = read_cells(target.library)
     inside = {name: _buffered(texts, name, target)[1] for name in inner_kinds(texts, kind)}
     text = (synthesised(texts, kind, target) / "netlist.json").read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ def synthesised(texts: Mapping[str, str], kind: str, target: Target) -> Path:
     """Return the folder of one kind's synthesis, from the cache if its netlist was synthesised before."""
     others = inner_kinds(texts, kind)
     text = "\n".join([*(texts[name] for name in others), texts[kind]])
-    # What an instance is called inside the others does not matter to this one.
+    # Only the ports of the inner blocks matter to this one.
     hidden = [rf"blackbox \{name}" for name in others]
     steps = _fpga_script(texts[kind], kind, target.dsp) if target.liberty is None else _cell_script(kind, target)
     script = [f"read_rtlil {kind}.il", *hidden, *steps]
@@ -160,7 +160,7 @@ _LUT_CELLS = {
     "SRLC32E": 1,
     "INV": 1,
 }
-"""Look-up tables of what is made of them besides LUT1 to LUT6."""
+"""Look-up tables that these cells take, in addition to LUT1 to LUT6, which take one each."""
 FPGA_RESOURCES, CELL_RESOURCES = ("lut", "ff", "dsp", "ramb36", "ramb18"), ("cells", "area")
 
 

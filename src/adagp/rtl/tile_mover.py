@@ -1,6 +1,6 @@
 """The tiles of a product: the walk over them, three nested loops in any order; and what moves one of them.
 
-The mover works between external memory and the banks, several lanes at a time, and asks for words before others have come.
+The mover works between external memory and the banks, several lanes at a time, and requests words before earlier ones arrive.
 
 A beat has the words of neighbouring lanes at one address of their banks. A sum has as many beats as values fit into it: its
 parts lie in planes of memory, which only the DMA reads again.
@@ -21,18 +21,18 @@ from adagp.rtl.core import dma_ports
 from adagp.rtl.instructions import SIZE_BITS
 
 ADDRESS_BITS = 32
-"""Of external memory, counted in values."""
+"""Bits of an address in external memory, counted in values."""
 INDICES = ("down", "across", "stream")
 LAYOUTS = {"row": ("down", "stream"), "column": ("across", "stream"), "stationary": ("across", "down")}
 """The indices of a matrix's lines, which lie over the lanes, and of the words of a line."""
 
 
 class TileWalk(Block):
-    """Stands at a tile: `begin` goes to the first one, `advance` to the next, until it is `final`.
+    """Points at a tile: `begin` goes to the first one, `advance` to the next, until it is `final`.
 
-    A matrix lies in memory word by word, the lines of a word next to each other; so from a tile to the next along its lines is
-    the tile's size, and along its words a `hop`: the size times the distance of two words. `changed` are the indices that
-    `advance` would change.
+    In memory, the same word of all lines is contiguous, and one word follows the other. So the next tile along a matrix's lines
+    is the tile's size away, and the next one along its words a `hop`: the tile's size times the distance of two words.
+    `changed` are the indices that `advance` would change.
     """
 
     kind = "tile_walk"
@@ -91,7 +91,7 @@ class TileWalk(Block):
 
 
 OUTSTANDING = 64
-"""Beats that were asked for and not answered yet, at most: a power of two."""
+"""The most beats that are requested and not answered yet: a power of two."""
 
 
 def memory_ports(sizes: CoreSizes) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class TileMover(Block):
         return place, external, final
 
     def _requests(self, m: Module, asks: Any, steps: Any, place: Any, external: Any, room: Any) -> None:
-        """Ask for beats, or send them: the banks' words stay until the next are read, when their last part is taken."""
+        """Request beats, or send them. The banks' words stay until the next are read, once their last part is sent."""
         job, number = self.job, self.sizes.single
         last, part = slices(self.sizes) - 1, Signal(range(max(2, slices(self.sizes))))
         offset, taken, whole = Signal(ADDRESS_BITS), Signal(), Signal()

@@ -26,7 +26,7 @@ from adagp.rtl.tile_mover import slices
 from adagp.rtl.verilog import to_verilog
 
 CLOCK = 1e6
-"""Of the modelled accelerator, in hertz; any will do, since cycles are compared."""
+"""Clock of the modelled accelerator in hertz. Its value does not matter, as cycles are compared."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class TiledProduct:
 
     @cached_property
     def tiled(self) -> Cost:
-        """What the cost model says of it, without stalls."""
+        """Its modelled cost, without stalls."""
         accelerator, tiled = self.accelerator, replace(self.product, tile=self.tiling.tile)
         return array_cost(accelerator.dataflow, tiled, accelerator.array).moving(self.tiling.reads, self.tiling.writes)
 
     @cached_property
     def cost(self) -> Cost:
-        """What the cost model says of it, stalls included."""
+        """Its modelled cost, with stalls."""
         return self.accelerator.with_stalls(self.tiled)
 
     @cached_property
@@ -233,8 +233,8 @@ def check_tiled_product(
 ) -> dict[str, Any]:
     """Return values, off-chip words and cycles of a product with the DMA, and whether values and words are the models'.
 
-    `model_cycles` are the accelerator model's, `double_buffered_cycles` those tile by tile, without what hardware takes more
-    for each tile.
+    `model_cycles` are the accelerator model's, `double_buffered_cycles` those tile by tile, without the hardware's overhead for
+    each tile.
     """
     plan, number = plan_product(blueprint, dataflow, operation, sizes, memory.interval), blueprint.core.single
     matrices = draw_matrices(number, sizes, seed)

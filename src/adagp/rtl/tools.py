@@ -23,7 +23,7 @@ from adagp.core.limits import Limits, all_memory, end_in_words
 from adagp.errors import AdagpError, ToolError
 
 LIMITS = Limits(seconds=4 * 3600, memory=all_memory() + 2**33, file_size=2**34)
-"""Of a tool: it may read a foreign file, a Liberty library say."""
+"""Limits of a tool's process: it may read a file from elsewhere, such as a Liberty library."""
 PR_SET_PDEATHSIG = 1
 """The request of prctl(2) for a signal when the parent ends."""
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -1,8 +1,8 @@
 """A small network trained on a simulated chip: single batches against the golden model, and runs of many.
 
-In a run weights stay in the chip's banks; the host brings samples and the program of a phase. The digits for it are pictures
-of 4 x 4 pixels with 4 channels: a pixel is a block of 2 x 2 pixels of the digit, so that three convolutions of 3 x 3 see all of
-it.
+In a run weights stay in the chip's banks; the host writes samples and the program of a phase. The digits for it are pictures
+of 4 x 4 pixels with 4 channels: a pixel is a block of 2 x 2 pixels of the digit, so that the receptive field of three 3 x 3
+convolutions covers the whole digit.
 """
 
 from collections.abc import Sequence
@@ -201,7 +201,7 @@ def digit_pictures(part: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 def class_targets(classes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return what the network should give at every pixel of each sample: 1 for its class; samples x pixels x classes."""
+    """Return the target output at every pixel of each sample: 1 for its class; samples x pixels x classes."""
     return np.repeat(np.eye(CLASSES)[classes][:, None], SIDE**2, axis=1)
 
 

@@ -1,7 +1,7 @@
 """From Yosys's own language to Verilog that linters accept: no implicit widths, no `always @*` of constants alone.
 
-Yosys writes `a + b` for numbers of any width and leaves it to the language to extend them, which linters rightly distrust.
-So every operator of a design gets operands as wide as what it computes with (`equal_widths`, between Yosys's passes).
+Yosys writes `a + b` for numbers of any width and relies on Verilog's implicit extension, of which linters warn. So
+`equal_widths`, which runs between Yosys's passes, extends the operands of every operator to the width that it computes with.
 """
 
 import re
@@ -18,12 +18,12 @@ HEADER = """\
 /* verilator lint_off UNUSEDSIGNAL */
 """
 DECLARED = r"^(  reg (?:signed )?(?:\[\S+\] )?)(\S+|\\\S+ ) = (\S+);$"
-"""A register with what it begins with."""
+"""A register's declaration with its initial value."""
 
 
 def to_verilog(text: str) -> str:
     """Return Verilog for a text in Yosys's language, from the cache if it was made before."""
-    # Banks are written before they are read: what they begin with, a line a word, can be left out.
+    # Banks are written before they are read, so their initial values, a line per word, can be left out.
     blank = "delete t:$meminit t:$meminit_v2"
     # Processes become assignments: an `always @*` of constants alone would never run, and leave X.
     logic = ["proc -norom", "pmuxtree", blank, "memory_collect", "opt_clean -purge", EQUAL_WIDTHS]

@@ -28,7 +28,7 @@ from adagp.hw.stages import Duty, Predictions
 def summaries_exchange(work: ExchangeWork) -> SourceExchange:
     """Return what copies of the model exchange: a sample count and the pooled outputs of each site, in batches of either kind.
 
-    The predictor learns from the gradients held here: where others hold the rest, the gradients of its weights are added up.
+    The predictor learns from the gradients held here. If other processes hold the rest, its own weight gradients are summed.
     """
     shape = work.accelerator.predictor
     summaries = sum(site.samples for site in work.sites) * shape.grid**2

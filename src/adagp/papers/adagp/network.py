@@ -263,7 +263,7 @@ def _version(network: PredictorNetwork) -> tuple[int, ...]:
 
 
 def _square(layer: _Layer, features: Tensor, block: RowBlock, result: Tensor) -> Tensor:
-    """Return the sum of squares of a block's result: from the result, or where it is wide, from Gram matrices.
+    """Return the sum of squares of a block's result: from the result itself, or if it is wide, from Gram matrices.
 
     Other devices than the CPU read fast, and not all have double precision.
     """

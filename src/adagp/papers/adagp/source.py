@@ -76,7 +76,7 @@ class PredictedSource(LearnedSource):
         return weights, norms
 
     def _reduce_norms(self, sites: Sequence[Site], norms: Tensor) -> None:
-        """Make the norms of the rows in this process those of all rows."""
+        """Replace the norms of the rows in this process by those of all rows."""
         if not any(site.has_whole_rows for site in sites):
             return
         sharded = torch.tensor([site.has_whole_rows for site in sites], device=norms.device)
@@ -144,10 +144,10 @@ class PredictedSource(LearnedSource):
         return self._closed_form
 
     def _result(self, site: Site, rows: int) -> Tensor:
-        """Return a buffer for a prediction, the same in every GP batch: newly mapped memory takes a third more time.
+        """Return a buffer for a prediction, the same in every GP batch: writing newly mapped memory takes a third more time.
 
-        Where the allocator keeps freed memory, a new tensor is better: the last layers have just used it, so it is in the
-        CPU's caches.
+        If the allocator keeps freed memory, a new tensor is better: the last layers have just used its memory, so that it is in
+        the CPU's caches.
         """
         result = self._results.get(site)
         if result is None:

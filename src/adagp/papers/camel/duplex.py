@@ -24,7 +24,7 @@ from adagp.papers.camel.streams import ReadFaults
 from adagp.program.train.checkpoint import load_weights, read_weights
 
 SIZE = 8
-"""Height and width of the branch's maps, or those of the image where they are smaller."""
+"""Height and width of the branch's maps, or those of the image if they are smaller."""
 MOST_TAPS = 4
 TRAINED = ("branch", "classifier", "all")
 NO_BACKBONE = "none"

@@ -26,8 +26,8 @@ MEASURED_EVERY = 10
 class ReversibleBlock(nn.Module):
     """Two functions between two halves of a stream; the first may take a tap as a second argument.
 
-    Layers whose answer to the same input may differ (dropout), or that are changed by a forward pass (normalisation with
-    running statistics), are an error: recomputing would not give the same activations.
+    Layers whose output for the same input may differ (dropout), or that a forward pass changes (normalisation with running
+    statistics), are an error: recomputing would not give the same activations.
     """
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
@@ -115,12 +115,12 @@ class ReversibleChain(nn.Module):
         return None if number < 0 else taps[number]
 
     def read(self, stream: Tensor) -> Tensor:
-        """Return what is read of a half of the stream, wrong values among it in training."""
+        """Return the values of a half of the stream as read from memory; in training some are wrong (`ReadFaults`)."""
         values = self.stream.read(stream)
         return self.faults.read(values) if self.training else values
 
     def _plainly(self, first: Tensor, second: Tensor, taps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Do the same by autograd, which keeps all activations; roundings are passed by gradients as if they were none."""
+        """Compute the same with autograd, which keeps all activations. Gradients pass through roundings unchanged."""
         first, second = self._rounded(first), self._rounded(second)
         for index in range(len(self.blocks)):
             second = self._rounded(second + self.call_first(index, self._seen(first), self.tap_of(index, taps)))
@@ -167,7 +167,7 @@ class _Chain(torch.autograd.Function):
             first, finite = stream.add(first, change), finite + change.sum() * 0
         ctx.chain, ctx.taps = chain, taps
         ctx.save_for_backward(first, second, *tapped)
-        # Infinity and NaN have no place on a fixed grid: `finite` is 0, or else NaN, and passes that on.
+        # A fixed grid has no infinity and NaN: `finite` is 0, or NaN if a value was not finite, and is added to the output.
         return stream.read(first) + finite, stream.read(second) + finite
 
     @staticmethod

@@ -24,7 +24,8 @@ class ReadFaults:
     """Makes a share of what is read wrong, drawn from torch's global random state.
 
     `values`: exactly the rounded share of a tensor's values, each replaced by normal noise of the tensor's scale. `bits`: the
-    same number of values, in each of which one bit of the mantissa is turned. Whether CAMEL means values or bits is not said.
+    same number of values, in each of which one bit of the mantissa is flipped. The paper does not state which of the two it
+    means.
     """
 
     def __init__(self, share: float = 0.0, kind: str = "values") -> None:
@@ -60,7 +61,7 @@ STREAMS = ("float", "bfp", "fixed")
 CAMEL_FORMAT = BlockFormat(group=9, exponent_bits=4, mantissa_bits=5)
 """CAMEL's: 9 values share an exponent of 4 bits, each has 5 bits and a sign. Along channels: our choice."""
 FRACTION_BITS = 16
-"""Of a number of the fixed grid, 32 bits in all: steps of 1.5e-5, up to 32,768."""
+"""Fraction bits of a number on the fixed grid, which has 32 bits in all: steps of 1.5e-5, up to 32,768."""
 MOST = 2.0**30
 """What F adds at once is cut to this many steps."""
 
@@ -129,7 +130,7 @@ class BlockStream(Stream):
 
 
 class FixedStream(Stream):
-    """Whole numbers of 32 bits on a grid. What is not finite, which integers cannot represent, becomes NaN in the end."""
+    """Whole numbers of 32 bits on a grid. Integers cannot represent infinity or NaN; the chain's output is then NaN."""
 
     def __init__(self, fraction_bits: int = FRACTION_BITS) -> None:
         self.scale = 2.0**fraction_bits

@@ -52,7 +52,7 @@ UNIFORM_SHARE = 0.2
 
 
 def rounded_share(rho_squared: float, price: float) -> float:
-    """Return the multiple of `SMALLEST_SHARE` with the least noise at equal cost: 1 where prediction does not pay."""
+    """Return the multiple of `SMALLEST_SHARE` with the least noise at equal cost: 1 if prediction does not pay."""
     rho_squared = min(max(rho_squared, 0.0), 1.0)
     steps = round(1 / SMALLEST_SHARE)
     below = int(best_share(rho_squared, price) * steps)
@@ -97,7 +97,7 @@ def inclusion_chances(norms: Tensor, count: int) -> Tensor:
 
 
 MEASURE_EVERY = 5
-"""BP batches of which one is measured where nothing is predicted: before the first split, and where splitting does not pay."""
+"""While no batch is split (before the first split, or if splitting does not pay), every Nth BP batch is measured."""
 
 
 class ControlSource(MixedSource, SplitSource):
@@ -196,7 +196,7 @@ class ControlSource(MixedSource, SplitSource):
         return order[:count].sort().values, order[count:].sort().values
 
     def observe_error(self, call: ModelCall) -> None:
-        """Show the errors to the predictor; keep their norms if samples are selected by them."""
+        """Pass the errors to the predictor; keep their norms if samples are selected by them."""
         super().observe_error(call)
         if self.selects and self._is_predicted_only:
             self._error_norms.append(sample_norms(call.errors))

@@ -90,7 +90,7 @@ class SyntheticNetwork(nn.Module):
 
 
 def _root_mean_square(tensors: Sequence[Tensor]) -> Tensor:
-    """Return that of all numbers of `tensors` together."""
+    """Return the root mean square over all numbers of `tensors` together."""
     total = torch.stack([tensor.float().square().sum() for tensor in tensors]).sum()
     return (total / sum(tensor.numel() for tensor in tensors)).sqrt()
 

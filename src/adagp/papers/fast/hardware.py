@@ -36,8 +36,8 @@ from adagp.hw.simulate import DESIGNS, Design, run_in_sequence
 SUMMED = {"outputs": "depth", "inputs": "columns", "weights": "rows"}
 """The index over which a product sums, by the matrix that it makes."""
 MULTIPLY_PICOJOULES, ADD_PICOJOULES, SUM_PICOJOULES = 0.2 * (2 * 2) / (8 * 8), 0.036, 0.9
-"""Of a pass: a 2 x 2 bit multiply (Horowitz' 8-bit one by the product of widths), a 10-bit add (between his of 8 and 32 bits),
-and an addition in single precision. A model of ours: the paper's table is not in the text at hand."""
+"""Energies of a pass: a 2 x 2 bit multiplication (Horowitz's 8-bit one, scaled by the product of widths), a 10-bit addition
+(between his 8-bit and 32-bit ones), a single-precision addition. A model of ours: the paper's table was not available."""
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,10 @@ class LayerProducts(Protocol):
         """Return the layer's output."""
 
     def input_gradient(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of `inputs`, of which the shape alone matters."""
+        """Return the gradient of `inputs`; only their shape is used."""
 
     def weight_gradient(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of `weight`, of which the shape alone matters."""
+        """Return the gradient of `weight`; only its shape is used."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class ConvertedProduct(torch.autograd.Function):
         inputs, weight = context.saved_tensors
         operation, convert = context.operation, context.convert
         of_inputs = of_weight = of_bias = None
-        with torch._C.DisableTorchFunction():  # a mode that is active has nothing to see here
+        with torch._C.DisableTorchFunction():  # an active mode must not intercept these calls
             if context.needs_input_grad[0]:
                 along_outputs = convert("gradients", gradient, 1, operation.groups)
                 converted = convert("weights", weight, *operation.weight_outputs)

@@ -30,7 +30,7 @@ from adagp.rtl.simulation import Counts, SimulatedChip, simulate_chip
 
 Gates = Any
 MOST_CHUNKS = 2
-"""Of a magnitude: two bits or four."""
+"""The most chunks of a magnitude, each of two bits."""
 SUMMED = {"forward": "depth", "dx": "columns", "dw": "rows"}
 TENSORS = {"x": "activations", "w": "weights", "y": "gradients"}
 

@@ -59,7 +59,7 @@ class _RedirectedGradient(torch.autograd.Function):
 
 
 class RandomFeedbackSource(LocalSource):
-    """A source of exact local weight gradients below a backward pass that random matrices carry."""
+    """Exact local weight gradients, given a backward pass in which random matrices replace the layers' weights."""
 
     needs_backward = True
 
@@ -208,7 +208,7 @@ class DirectFeedbackSource(RandomFeedbackSource):
 
     @torch.no_grad()
     def passed_down(self, site: Site, gradient: Tensor, inputs: Tensor, call: ModelCall) -> Tensor:
-        """Return the projected error, one sample at a time; the loss's scale is in it as in all gradients."""
+        """Return the projected error of each sample, multiplied by the loss's scale as all gradients are."""
         errors = [error for error in call.errors if error is not None]
         _check_errors(site, inputs.shape, [error.shape for error in errors])
         error = torch.cat([error.flatten(1) for error in errors], 1).to(site.weight.dtype)

@@ -9,8 +9,8 @@ the two are data and which are sums:
     weight gradient  dW = X^T dY    data from both sides; the sums stay
 
 Below it are the backward formulas of softmax, normalisation and attention as arithmetic, with the operations that they take.
-The accelerator model counts these layers by what they move; the counts here say what they compute. All work on float64 arrays
-whose last axis is the one that softmax or the normalisation goes over.
+The accelerator model counts these layers by the words that they move; the counts here are of operations. All functions take
+float64 arrays; softmax and normalisation are over the last axis.
 """
 
 import itertools
@@ -161,7 +161,7 @@ class Operations:
 
 
 def operations(length: int) -> dict[str, Operations]:
-    """Return the operations a number, over rows of `length` numbers; what is made once a row is shared by its numbers."""
+    """Return the operations per number, over rows of `length` numbers; what is computed once per row is divided among them."""
     once = 1 / length
     return {
         # exp, sum, division; then s*g, its sum, g - sum, s*(...)

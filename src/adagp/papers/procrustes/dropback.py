@@ -33,8 +33,8 @@ LEAST = 1e-30
 
 
 def keep_largest(sizes: Sequence[Tensor], count: int) -> list[Tensor]:
-    """Return masks of the `count` largest of all sizes: those above the `count`-th largest, and of those equal to it the
-    first ones in order. What is zero is never kept."""
+    """Return masks of the `count` largest of all sizes: those above the `count`-th largest, and as many equal to it as are
+    needed, the first in order. Zeros are never kept."""
     flat = torch.cat([size.reshape(-1) for size in sizes])
     count = min(count, flat.numel())
     if count == 0:
@@ -300,7 +300,7 @@ class DropBack(WeightUpdateHook):
 
 
 def pack(weight: Tensor, base: Tensor) -> dict[str, Tensor]:
-    """Return a bit mask of where `weight` differs from `base`, and its values there."""
+    """Return a bit mask of the positions at which `weight` differs from `base`, and its values there."""
     mask = weight != base.to(weight.device)
     return {"mask": torch.from_numpy(np.packbits(mask.cpu().numpy())), "values": weight[mask].cpu()}
 

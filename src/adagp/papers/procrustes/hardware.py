@@ -100,7 +100,7 @@ UNIT = 1.5e-12
 MAC, PE_MEMORY, BUFFER, DRAM = 4.0, 2.05, 14.8, 400.0
 """Energies of 32 bits in that unit."""
 PE_ACCESSES = 4
-"""Of a multiply-accumulate: weight, input, and a sum that is read and written."""
+"""Memory accesses of a multiply-accumulate: weight, input, and a sum that is read and written."""
 TILE_CHANNELS = (2, 4, 8)
 MOST_KERNEL = 16
 """Inputs of a channel that a PE holds at a time in the weight gradient, where whole maps stand in a kernel's place."""

@@ -10,7 +10,7 @@ from adagp.hw.stages import Predictions, SiteWork, on_predictor_array
 from adagp.hw.workload import ArrayLayer, Convolution, Linear
 
 CHANNELS, GRID, OUTPUTS = 64, 4, 10_000
-"""Of the published network."""
+"""Sizes of the published network."""
 
 
 @dataclass(frozen=True)

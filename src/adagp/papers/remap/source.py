@@ -118,7 +118,7 @@ class RemappedSource(LearnedSource):
         self._unpooled.clear()
 
     def _add(self, site: Site, samples: Tensor, weight: int) -> None:
-        """Add the mean over the samples of a call to that of the batch: the largest of a mean is not a mean of largest ones."""
+        """Add a call's mean over samples to the batch's. The maximum is taken of the mean: a mean of maxima would differ."""
         total, count = self._unpooled.get((site, samples.shape), (0.0, 0))
         self._unpooled[site, samples.shape] = total + weight * samples, count + weight
 
@@ -169,7 +169,7 @@ class ProgramSource(RemappedSource):
         check_not_recomputed("remap_program", [call.site])
 
     def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
-        """Return what the predictor takes, and the backward pass that GP batches have all the same."""
+        """Return the predictor's memory and work, and those of the backward pass, which GP batches have here, too."""
         exact = chain_macs(calls) + weight_gradient_macs(calls)
         return super().demand(calls, outputs) + Demand(gp_bytes=kept_inputs(calls), gp_macs=exact)
 
