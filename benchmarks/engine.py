@@ -124,7 +124,7 @@ def compiled(clock: Clock) -> list[Ratio]:
 def whole_run(clock: Clock, epochs: int, per_epoch: int) -> Ratio:
     """Return the seconds of a run on the paper's ladder, shrunk to `epochs`, over those of plain BP on the same batches.
 
-    The batches of both runs alternate. At most 1 / 1.38: the ladder of 90 epochs allows 1.465 where a batch is three
+    The batches of both runs alternate. At most 1 / 1.38: the ladder of 90 epochs allows 1.465 if a batch is three
     forward passes and a predictor costs nothing. Short epochs end within a GP phase, so their share of GP batches is larger and
     a larger speed-up is possible; `detail` has it.
     """

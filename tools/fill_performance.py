@@ -1,4 +1,4 @@
-"""Put ratios into docs/performance.md: `python -m tools.fill_performance runs/bench.json`, where they were measured.
+"""Put ratios into docs/performance.md: `python -m tools.fill_performance runs/bench.json`.
 
 Run it on the machine that measured the ratios: the page names the machine that this program runs on.
 """

@@ -60,7 +60,7 @@ def best_known(compared: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_fair(document: dict[str, Any]) -> bool:
-    """Return whether backprop's batch size was tuned, or is that of a run on several devices, where it is fixed."""
+    """Return whether backprop's batch size was tuned, or fixed because the comparison is on several devices."""
     return len(document.get("backprop_batch_sizes", ())) > 1 or "cluster" in document["regimes"]
 
 

@@ -120,7 +120,7 @@ class Accelerator:
     `accumulator_kilobytes` hold partial sums next to the array; with 0 they are in the global buffer. `word_bits` holds for
     weights, activations and gradients that have no width of their own; partial sums are at least 32 bits wide by default.
 
-    `predictor` is the network that a design with extra hardware is built for, `predictor_array` its array, where it has one.
+    `predictor` is the network that a design with extra hardware is built for, `predictor_array` its array, if it has one.
     `optimizer_words` are the words of optimizer state for each weight: 1 for SGD with momentum, 2 for Adam. `fusion` lets
     element-wise work use words that are on chip anyway. `backward` is one of `BACKWARD`. `zero_insertion` makes
     every dataflow run the gradients of strided convolutions over zeros at the input's resolution, as arrays without

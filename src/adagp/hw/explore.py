@@ -59,7 +59,7 @@ def memory_area(kilobytes: float, node: int) -> float:
 
 
 def design_area(name: str, array: Array, accelerator: Accelerator, workload: Workload) -> float:
-    """Return the square millimetres of a design on `array`: with a predictor's memory and array where it has them."""
+    """Return the square millimetres of a design on `array`, including a predictor's memory and array if it has them."""
     design, node = DESIGNS[name], accelerator.technology.node
     area = array_area(array, accelerator) + memory_area(accelerator.buffer_kilobytes, node)
     if design.predictor_memory:
@@ -162,16 +162,16 @@ def varied(
     """
     energies = {name: value for name, value in hardware.fields.items() if name.endswith(ENERGIES)}
     choices = [dict(zip(variations, choice, strict=True)) for choice in product(*variations.values())]
-    found: dict[Accelerator, dict[str, Any]] = {}
+    variants: dict[Accelerator, dict[str, Any]] = {}
     for machine in machines:
         for choice in choices:
             changed = Hardware("--vary", energies)
             for name, value in choice.items():
                 changed = changed.with_field(name, value)
-            found[changed.applied(machine)] = choice
-    if len(found) < len(machines) * len(choices):
+            variants[changed.applied(machine)] = choice
+    if len(variants) < len(machines) * len(choices):
         raise OptionError(f"--vary {', '.join(variations)}: some values make no difference to the accelerator.")
-    return found
+    return variants
 
 
 def explore(space: Space, workers: int, progress: Callable[[int], None] = lambda _: None) -> list[Point]:

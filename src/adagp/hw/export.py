@@ -43,7 +43,7 @@ class Work:
 
     @property
     def convolution(self) -> Convolution | None:
-        """The layer, where its loops are those of a convolution; a transposed one is lowered to a product."""
+        """The layer, if its loops are those of a convolution; None if not (a transposed one is lowered to a product)."""
         plain = isinstance(self.layer, Convolution) and not self.layer.transposed
         return self.layer if plain and isinstance(self.layer, Convolution) else None
 

@@ -30,9 +30,12 @@ LOGARITHM_BITS = 32
 
 @dataclass(frozen=True)
 class Unit:
-    """A block or a layer of a micro-batch: bytes that it keeps, those of its first tensor, and of its layers' inputs; cycles.
+    """A block or a layer in a micro-batch, with its cycles and its bytes.
 
-    `working` are the bytes of its largest result and of the gradients on both sides of it, which are there while it runs.
+    kept          all that it keeps for the backward pass
+    first         its first tensor
+    site_inputs   the inputs of its layers
+    working       its largest result and the gradients on both sides of it, which are in memory while it runs
     """
 
     name: str
@@ -104,15 +107,15 @@ class StepMemory:
         """Return the memory during a micro-batch by backprop, unit by unit."""
         chosen = self.stashed if choices is None else choices
         fixed, cycle, held = sum(self.fixed.values()), 0, 0
-        found: list[Moment] = []
+        moments: list[Moment] = []
         for unit, choice in zip(self.units, chosen, strict=True):
-            found.append(Moment(cycle, unit.name, fixed, held + unit.kept, unit.working))
+            moments.append(Moment(cycle, unit.name, fixed, held + unit.kept, unit.working))
             held, cycle = held + choice.held, cycle + unit.forward
         for unit, choice in zip(reversed(self.units), reversed(chosen), strict=True):
             held -= choice.held
-            found.append(Moment(cycle, unit.name, fixed, held + unit.kept, unit.working))
+            moments.append(Moment(cycle, unit.name, fixed, held + unit.kept, unit.working))
             cycle += unit.backward + choice.cycles
-        return [*found, Moment(cycle, "", fixed, 0, 0)]
+        return [*moments, Moment(cycle, "", fixed, 0, 0)]
 
     def predicted_moments(self, source: str) -> list[Moment]:
         """Return the memory during a micro-batch whose gradients `source` supplies; no layer's gradient is kept off chip."""
@@ -164,7 +167,7 @@ def step_memory(
 
 
 def kept_tensors(workload: Workload, accelerator: Accelerator) -> tuple[Saved, ...]:
-    """Return what is kept for the backward pass, as far as the workload says it; without scores, if attention is fused."""
+    """Return the tensors that the workload records as kept for the backward pass; without scores, if attention is fused."""
     return _without_scores(workload, fused=True) if accelerator.fused_attention else workload.saved or ()
 
 

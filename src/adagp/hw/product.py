@@ -47,7 +47,7 @@ class Bits:
 class Window:
     """The convolution behind a product, for what depends on its geometry; (height, width) sizes.
 
-    `input_size` is that of the images without padding, where it is known.
+    `input_size` is the size of the images without padding; None if unknown.
     """
 
     images: int
@@ -59,7 +59,7 @@ class Window:
 
     @property
     def upsampled(self) -> "Window":
-        """The window of stride 1 whose output is this one's with zeros between, where a stride left positions out."""
+        """The window of stride 1 whose output is this one's, with zeros at the positions that the stride skips."""
         height, width = ((size - 1) * step + 1 for size, step in zip(self.output, self.stride, strict=True))
         return replace(self, output=(height, width), stride=(1, 1))
 

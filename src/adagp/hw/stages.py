@@ -383,9 +383,10 @@ def duties(
     learner: str | None = None,
     variant: Hashable = None,
 ) -> list[Duty]:
-    """Return what each stage does under `plan`; with `predictor_learns`, true gradients train a predictor.
+    """Return what each stage does under `plan`.
 
-    It is that of the source `learner`, the accelerator's own unless given. `variant` is what cost functions get for this batch.
+    With `predictor_learns`, true gradients train the predictor of the source `learner`, or if that is None the accelerator's
+    own. `variant` is passed to the cost functions of sources.
     """
     split = _split(plan.default if learner is None else learner, variant)
     if split is not None and plan.default != BACKPROP:

@@ -212,8 +212,8 @@ class Saved:
 class Workload:
     """A model's layers in the order of their execution.
 
-    `saved` is what autograd keeps of a batch, None where that is not known (ONNX files, workloads saved by older versions).
-    `parameters` are all trained numbers, biases and those of normalisations among them; 0 where they are not known.
+    `saved` is what autograd keeps of a batch, None if unknown (ONNX files, workloads saved by older versions). `parameters` is
+    the number of all trained numbers, with those of biases and normalisations; 0 if unknown.
     """
 
     name: str
@@ -446,7 +446,7 @@ class Moved:
 
 
 def moved_words(work: Elementwise, fused: bool) -> Moved:
-    """Return what an operation moves off chip; where it cannot be fused (pooling, softmax, ...), the same either way."""
+    """Return what an operation moves off chip; if it cannot be fused (pooling, softmax, ...), `fused` makes no difference."""
     inputs, outputs = work.input_words, work.output_words
     others = max(0, inputs - outputs)
     alone = Moved(inputs, outputs, inputs + outputs, inputs, work.parameters)

@@ -99,7 +99,7 @@ def one_way(
 
 @PIPELINES.register("chimera")
 def chimera(devices: int, micro_batches: int, phases: Sequence[Phase]) -> Program:
-    """Return Chimera's program (Li, Hoefler 2021), its units concatenated where there are more micro-batches than devices.
+    """Return Chimera's program (Li, Hoefler 2021). More micro-batches than devices make several units, one after the other.
 
     If forwards and backwards took equally long, each action would have its own time slot, and the two directions, whose slots
     differ in parity, would never collide. Each device runs its actions in the order of these slots.

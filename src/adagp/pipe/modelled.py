@@ -5,7 +5,7 @@ optimizer's traffic and the predictor's work, as far as they do not hide behind 
 difference between a micro-batch under the design with all duties and one with forward and backward alone; for sources whose
 work grows with the samples (all but the accelerator's own predictor), the same difference for a whole batch.
 
-The bytes that cross a cut are those of the one output at the cut. Where several branches or shortcuts cross it, more would.
+The bytes that cross a cut are those of the one output at the cut, although a model with branches or shortcuts sends more.
 """
 
 from collections.abc import Hashable, Sequence

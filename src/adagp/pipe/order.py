@@ -87,7 +87,7 @@ def validate(program: Program) -> None:
 
 
 def _positions(program: Program) -> dict[Action, Position]:
-    """Return where each action is; an update is where its stage's first holder does it."""
+    """Return the position of each action; for an update, its position on the first device that holds the stage."""
     positions: dict[Action, Position] = {}
     for device, row in enumerate(program.devices):
         seen: set[Action] = set()
@@ -120,7 +120,7 @@ def _check_complete(program: Program, positions: dict[Action, Position]) -> None
 
 
 def _expected(program: Program, positions: dict[Action, Position]) -> Iterator[Action]:
-    """Yield all actions that the program must have; a backward of which a part is there must be there in both parts."""
+    """Yield all actions that the program must have; if it has one part of a backward, it must have both."""
     for stage in range(program.stages):
         for batch, phase in enumerate(program.phases):
             yield Action(stage, UPDATE, batch)

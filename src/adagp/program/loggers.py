@@ -32,7 +32,7 @@ EVERY = 10
 
 
 class Logger(ABC):
-    """Writes numbers by name and step; made with a folder and the batches `done` before, so that no step is there twice."""
+    """Writes numbers by name and step. It is built with a folder and the batches `done` before, so that no step repeats."""
 
     def on_batch(self, step: int, values: Mapping[str, float]) -> None:
         """Take the figures after batch `step`, counted from 1."""
@@ -265,7 +265,7 @@ LOGGERS.add("mlflow", ("adagp.program.loggers:MlflowRun", "mlflow"))
 
 
 def require_loggers(names: Sequence[str]) -> None:
-    """Raise on unknown loggers, and name the extra to install where a package is missing."""
+    """Raise on unknown loggers; if a package is missing, the error names the extra to install."""
     for name in names:
         package = LOGGERS[name][1]
         if package != "csv" and importlib.util.find_spec(package) is None:

@@ -366,7 +366,7 @@ class Compiler:
         return 0 if self.own is self.main else 1
 
     def samples(self, inputs: Words, targets: Words) -> Contents:
-        """Return where the samples of a batch go: all that the host writes between two batches."""
+        """Return the samples of a batch and their regions: all that the host writes between two batches."""
         return [
             (0, self.layers.layers[0].inputs, self.layers.turned("x", inputs)),
             (0, self.layers.targets, targets.T),

@@ -35,7 +35,7 @@ RESULT = data.StructLayout(
     {"offset": unsigned(ADDRESS_BITS), "lines": unsigned(SIZE_BITS), "words": unsigned(SIZE_BITS)}
     | {"half": unsigned(1), "whole": unsigned(1)}
 )
-"""A tile of the result: where it lies, in memory and in the banks, and whether its sums are whole."""
+"""A tile of the result: its place in memory and in the banks, and whether its sums are complete."""
 
 
 def descriptor_ports() -> dict[str, Any]:

@@ -37,8 +37,8 @@ def write_command(sizes: CoreSizes) -> data.StructLayout:
 
 
 def pool_command(sizes: CoreSizes) -> data.StructLayout:
-    """Return the layout of what comes with a write command where outputs are pooled: the output that is written is added to
-    the sum of its cell, or is the first there."""
+    """Return the layout of what accompanies a write command if outputs are pooled: the output that is written is added to the
+    sum of its cell, or is the first in it."""
     return data.StructLayout(
         {"valid": unsigned(1), "fresh": unsigned(1), "cell": unsigned((sizes.pool_words - 1).bit_length())}
     )

@@ -70,7 +70,7 @@ class SmallNetwork:
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of each layer: channels, where it is a convolution."""
+        """Inputs and outputs of each layer: for a convolution, its channels."""
         return tuple(zip(self.widths[:-1], self.widths[1:], strict=True))
 
     @property

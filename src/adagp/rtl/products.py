@@ -32,7 +32,7 @@ def model_cost(
 ) -> Cost:
     """Return the cost of the product by adagp.hw, in words of one bit, plus a cycle for each pipeline stage.
 
-    If it `adds` to sums, these are read too; where sums stay in the PEs, they are loaded before each fold, in R cycles.
+    If it `adds` to sums, these are read, too; sums that stay in the PEs are loaded before each fold, in R cycles.
     """
     product = Product(rows, depth, columns, bits=Bits(1, 1, 1, 1)).gradient(OPERATIONS[operation])
     cost = array_cost(dataflow, product, sizes.array)
@@ -109,8 +109,7 @@ def _lane_count(chip: SimulatedChip, memory: Store, core: int = 0) -> int:
 
 
 def expected(number: NumberFormat, operation: str, matrices: dict[str, Words], sums: Words | None = None) -> Words:
-    """Return the sums that the product has, by the format's model: added one after the other in the order of the index, to
-    zero or to `sums`."""
+    """Return the product's sums by the format's model: products are added in the order of the index, to zero or to `sums`."""
     left, right = (matrices[name] for name in FACTORS[operation][:2])
     if operation == "dx":
         right = right.T

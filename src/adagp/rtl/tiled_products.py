@@ -113,8 +113,8 @@ class TiledProduct:
         """Return the result from external memory, in the layout of the forward product."""
         role = self.mapping.result_role
         lines, words = self.mapping.extents(role)
-        found = memory[self.places[role] :][: lines * words].reshape(words, lines)
-        return found.T if self._lines_first(role) else found
+        matrix = memory[self.places[role] :][: lines * words].reshape(words, lines)
+        return matrix.T if self._lines_first(role) else matrix
 
     def _lines_first(self, role: str) -> bool:
         return self.mapping.layout(role) == INDICES[getattr(self.mapping, role)]

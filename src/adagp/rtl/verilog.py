@@ -48,7 +48,7 @@ RIGHT_SHIFTS = frozenset({"$shr", "$sshr"})
 
 
 def equal_widths(design: Any) -> None:
-    """Extend the operands of all cells of a design, with their sign where the cell is one of signed numbers."""
+    """Extend the operands of all cells of a design; those of signed cells with their sign."""
     from pyosys import libyosys
 
     for module in list(design.modules_.values()):

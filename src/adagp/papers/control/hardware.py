@@ -8,7 +8,7 @@ from adagp.core.methods import BatchSplit, BatchVariation, batch_variation
 from adagp.papers.control.options import ERROR, parse_predictor, read_share
 
 AUTO_SHARE = 0.5
-"""The share that is charged where the run chooses it itself, which cannot be known in advance."""
+"""The share that is charged if the run chooses it itself, as that share is not known in advance."""
 
 
 @dataclass(frozen=True)

@@ -292,7 +292,7 @@ class GradientCovariances:
             self._previous[site.index] = current
 
     def factors(self) -> list[float]:
-        """Return Cov(T, P) / Var(P) of each site, from 0 to 1; 0 where nothing was measured."""
+        """Return Cov(T, P) / Var(P) of each site, from 0 to 1; 0 for a site without a measurement."""
         moments = self._moments
         return (moments[:, 1] / moments[:, 2].clamp(min=1e-300)).clamp(0, 1).tolist()
 

@@ -97,7 +97,7 @@ class BlockArithmetic(Arithmetic):
         self.meter.load_state_dict(state)
 
     def _multiply(self, site: Site, product: ProductCall) -> Tensor | None:
-        """Return the result of a site's product; None where it is one of single precision."""
+        """Return the result of a site's product; None if it is computed in single precision."""
         widths = self._widths(site)
         if widths is None:
             self._calls.append((site, None))
@@ -179,8 +179,8 @@ class _SiteMode(TorchFunctionMode):
 class QuantisedCall:
     """Converts the tensors of one call of a site; `bits` are the mantissa bits of those that were converted so far.
 
-    The width of a tensor is decided where it is first converted, and holds for both products that it enters. `key` is that
-    of the noise, to which the tensor's axis is added.
+    The width of a tensor is decided at its first conversion, and holds for both products that use it. The noise of a
+    conversion is drawn from `key` and the tensor's axis.
     """
 
     def __init__(self, widths: Mapping[str, Width], conversion: Conversion, key: tuple[object, ...]) -> None:

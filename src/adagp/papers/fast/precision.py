@@ -42,7 +42,7 @@ TENSORS = ("weights", "activations", "gradients")
 
 @dataclass(frozen=True)
 class Width:
-    """The mantissa bits of a tensor: `low` where its relative improvement is below `threshold`, else `high`."""
+    """The mantissa bits of a tensor: `low` if its relative improvement is below `threshold`, else `high`."""
 
     low: int
     high: int

@@ -201,7 +201,7 @@ def _linear(arguments: dict[str, Any], weight: Tensor) -> ProductCall:
 
 
 def _addmm(arguments: dict[str, Any], weight: Tensor) -> ProductCall | None:
-    """A sum and a product by a weight `(inputs, outputs)`, as in GPT-2; none where the two are weighted."""
+    """Read a product by a weight `(inputs, outputs)` plus a bias vector, as in GPT-2; None for any other sum."""
     if arguments.get("beta", 1) != 1 or arguments.get("alpha", 1) != 1 or arguments["input"].dim() != 1:
         return None
     return ProductCall(

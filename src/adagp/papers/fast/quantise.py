@@ -137,7 +137,7 @@ class Blocks:
         return True, exponents.clamp_(min=int(exponents.max()) - window + 1)
 
     def _slabs(self) -> Iterator[tuple[slice, slice, slice]]:
-        """Yield pieces of the groups that fit a cache; all of them at once where there is none to speak of."""
+        """Yield pieces of the groups: on a CPU small enough for its cache, on other devices all groups at once."""
         count, size, inner = self._groups.shape
         slab = SLAB if self._groups.device.type == "cpu" else self._groups.numel()
         across = min(inner, max(1, slab // size))

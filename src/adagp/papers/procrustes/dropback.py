@@ -266,7 +266,7 @@ class DropBack(WeightUpdateHook):
             self.initial.free()
 
     def compress(self, weights: dict[str, Any]) -> dict[str, Any]:
-        """Return the state_dict with mask and kept values in place of each ranked weight, where that takes less room."""
+        """Return the state_dict with mask and kept values in place of each ranked weight, if that takes less memory."""
         factor = self._factor
         if factor and self.initial.regenerate is None:
             return weights  # the initial weights would have to be stored besides

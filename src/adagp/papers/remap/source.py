@@ -80,7 +80,7 @@ class RemappedSource(LearnedSource):
         return pool_maximum(samples, self.options.grid)
 
     def join(self, sites: Sequence[Site]) -> Rounds:
-        """Average over the processes before pooling, where a site's maps have one size in all of them."""
+        """Average over the processes before pooling, for sites whose maps have one size in all of them."""
         self._pool_waiting()
         sizes = self._map_sizes(sites)
         yield [sizes]

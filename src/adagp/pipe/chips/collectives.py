@@ -6,8 +6,8 @@
             alone doubles what a chip has in every round, scattering halves it: ceil(log2 p) latency + (p - 1) / p n / B
     auto    the quicker of the two
 
-Rounds wait for each other, as the data of one are those of the next. The formulas hold where no messages share a link; on a
-given fabric each round takes as long as its longest route and its busiest link.
+Each round waits for the previous one, whose results it sends on. The formulas hold if no messages share a link; on a given
+fabric each round takes as long as its longest route and its busiest link.
 
 `after_backward`, `waiting_for_weights` and `waiting_backward` return how much of an exchange between copies is not hidden
 behind the passes. Gradients are exchanged in buckets, as in DDP, in the order of the backward pass, each bucket once all of its

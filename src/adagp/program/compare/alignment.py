@@ -92,7 +92,7 @@ class NoiseStatistics:
         self.predictions += complete
 
     def figures(self) -> dict[str, float | None]:
-        """Return the correlation and the noise scale of all weights together; None where they are not known."""
+        """Return the correlation and the noise scale of all weights together, None if unknown."""
         return {"correlation": self.correlation(), "noise_scale": self.noise_scale()}
 
     def correlation(self) -> float | None:

@@ -28,7 +28,7 @@ WORD = 4
 
 
 class CountingProcesses(Processes):
-    """Stands for several processes, of which this is the only one: nothing is added, the bytes are counted."""
+    """Stands for several processes, while there is only this one: it counts the bytes and sums nothing."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model, several=True)

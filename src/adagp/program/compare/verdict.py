@@ -82,7 +82,7 @@ def batch_size_note(document: Record) -> str:
 
 
 def _sized(document: Record, name: str) -> str:
-    """Return a method's name, with its batch size where they differ."""
+    """Return a method's name, with its batch size if the methods' differ."""
     sizes = method_batch_sizes(document)
     return f"{name} (batch size {sizes[name]})" if len(set(sizes.values())) > 1 and name in sizes else name
 

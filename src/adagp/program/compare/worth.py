@@ -294,7 +294,7 @@ def _fields(worth: Worth) -> Record:
 PRICED_DEVICES = (4, 8, 16, 32, 64)
 """Devices of the balanced pipelines that are always priced, with as many micro-batches."""
 QUICKEST = ("chimera", "zb-h1", "zb-v")
-"""The exact pipelines that can be fastest where stages are equal and there are as many micro-batches as devices."""
+"""The exact pipelines that can be fastest if stages are equal and there are as many micro-batches as devices."""
 
 
 def platform_models(

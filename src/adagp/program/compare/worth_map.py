@@ -50,7 +50,7 @@ class MapPoint:
 
     @property
     def step_limited(self) -> str | None:
-        """Whether prediction pays where the number of steps is what counts; None if the worth is not known."""
+        """Whether prediction pays in the step-limited regime; None if the worth is not known."""
         if self.worth is None or self.break_even is None:
             return None
         return _side(self.break_even, self.worth_interval)
@@ -64,7 +64,7 @@ class MapPoint:
 
     @property
     def noise_limited(self) -> str | None:
-        """Whether prediction pays where noise is what counts; None if rho^2 is not known."""
+        """Whether prediction pays in the noise-limited regime; None if rho^2 is not known."""
         return None if self.rho_squared is None else _side(self.price, self.rho_squared_interval)
 
     def as_dict(self) -> dict[str, Any]:

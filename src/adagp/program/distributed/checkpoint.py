@@ -221,7 +221,7 @@ def _newest(path: Path) -> int:
 
 
 def _unused_number(path: Path) -> int:
-    """Return a number above those of all folders and links there, whatever they are."""
+    """Return a number above those of all folders and links in `path`, complete checkpoints or not."""
     names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
     return max((int(name) for name in names if _is_number(name)), default=0) + 1
 
@@ -278,7 +278,7 @@ def read_rest(saved: Tensor) -> Any:
 
 
 def put_together(rest: Any, named: dict[str, Tensor]) -> Any:
-    """Return the state of which `rest` is what `read_rest` returned."""
+    """Undo `take_apart`: return the state, given the result of `read_rest` and the tensors by name."""
     if isinstance(rest, dict):
         if _NAMED in rest:
             return named[rest[_NAMED]]

@@ -1,8 +1,8 @@
-"""The error at the model's output in a pipeline: the last stage broadcasts its features, each stage shows them to the source.
+"""The error at the model's output in a pipeline: the last stage broadcasts its features, each stage passes them to its source.
 
-One process sees a batch as one forward call. In a pipeline it is several micro-batches, and the error of all of them is there
-when the last stage has done the last one. Until then a stage keeps the inputs of its sites (and the gradients at their outputs,
-where the source learns from them); then the source sees them as one call (`ErrorSource.catch_up`).
+In one process a batch is one forward call. In a pipeline it is several micro-batches, and their errors are all known when the
+last stage has processed the last one. Until then a stage keeps the inputs of its sites (and the gradients at their outputs, if
+the source learns from them). It then passes them to the source as one call (`ErrorSource.catch_up`).
 """
 
 from collections.abc import Callable, Sequence
@@ -102,7 +102,7 @@ class ErrorBroadcast:
         return sources != {BACKPROP} or self.source.wants_inputs or self.source.wants_gradients or self._measured()
 
     def show(self, stages: Sequence[int], batch: int) -> None:
-        """Show the source the calls of some stages in a batch; all processes must do this in the same order of batches."""
+        """Pass the calls of some stages in a batch to the source; all processes must do this in the same order of batches."""
         if batch not in self._whole:
             self._exchange(batch)
         numbers = range(batch * self._micro_batches, (batch + 1) * self._micro_batches)

@@ -264,7 +264,7 @@ def chosen_runtime(runtime: str, pipeline: str) -> str:
 
 
 def _of_sites(state: dict[str, Any], sites: Collection[int]) -> dict[str, Any]:
-    """Return a state with the entries of some sites only, where it is a dict by site: the first process has others, too."""
+    """Return a state whose dicts by site have the entries of some sites only: the first process has others, too."""
     return {
         name: {site: value for site, value in entry.items() if site in sites} if isinstance(entry, dict) else entry
         for name, entry in state.items()

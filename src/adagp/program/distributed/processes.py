@@ -266,7 +266,7 @@ def backend_for(device: str) -> str:
 
 
 class _Heartbeat:
-    """Increments a counter in the store from a thread; that of a stopped process stays the same."""
+    """Increments a counter in the store from a thread; the counter of a stopped process stays the same."""
 
     def __init__(self, store: Store, seconds: float) -> None:
         self._store, self._seconds = store, seconds

@@ -135,7 +135,7 @@ class StageUpdates:
         return max(1, own) / max(1, whole)
 
     def _errors(self, outputs: Sequence[Tensor], part: Any, share: float) -> list[Tensor]:
-        """Return the gradients of the loss at the model's outputs, zeros where it does not depend on one."""
+        """Return the gradients of the loss at the model's outputs; zeros for an output that it does not depend on."""
         leaves = [output.detach().requires_grad_(output.is_floating_point()) for output in outputs]
         inputs = [leaf for leaf in leaves if leaf.requires_grad]
         with torch.enable_grad():

@@ -244,7 +244,7 @@ def _with_gradient(values: Sequence[Tensor]) -> Values:
 
 
 def _gradients(values: Sequence[Tensor]) -> Values:
-    """Return the gradients of a stage's inputs; zeros where no output depends on one."""
+    """Return the gradients of a stage's inputs; zeros for an input that no output depends on."""
     return [torch.zeros_like(value) if value.grad is None else value.grad for value in _with_gradient(values)]
 
 

@@ -88,8 +88,8 @@ def read_epochs(part: Part, workspace: Workspace) -> dict[str, Any]:
 def _kept_of_epochs(folder: RunFolder) -> dict[str, Any]:
     """Return the mean cosine of predicted and true gradients over epochs and sites, and curves over the epochs.
 
-    The curves are those of the training loss, the test accuracy and the predictor's mean squared error over the sites; None
-    where there was nothing to measure. By epoch there are the batches, and the widths of a run in few bits.
+    There are curves of the training loss, the test accuracy and the predictor's mean squared error over the sites, None in
+    epochs without a measurement. Further fields by epoch are the batches, and the widths of a run in few bits.
     """
     rows = read_whole_run(folder.path, "look at").epochs
     cosines = [value for row in rows for value in row.over_sites("cosine")]
@@ -141,7 +141,7 @@ class RunGroup:
 
     @property
     def extent(self) -> str:
-        """How much was trained, in words; a part of the training images where it is one."""
+        """How much was trained, in words: seeds, length and, if only a part was used, the share of the training images."""
         seeds = "one seed" if len(self.parts) == 1 else f"{len(self.parts)} seeds"
         length = (
             f"{self.options['batches']} batches" if "batches" in self.options else f"{self.options['epochs']} epochs"

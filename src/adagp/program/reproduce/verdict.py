@@ -43,7 +43,7 @@ class Verdict:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published, where there are both."""
+        """Our number minus the published one; None if either is missing."""
         # Rounded, as printed decimals are not binary fractions: 0.28 - 0.28 must not be 1e-14.
         return None if self.ours is None or self.published is None else round(self.ours - self.published, 9)
 
@@ -124,7 +124,7 @@ def compare_difference(
     tolerance: float | None = None,
     extent: str = "",
 ) -> Verdict:
-    """Compare the difference of two published numbers, the second less the first, with that of ours.
+    """Compare the difference of two published numbers, the second minus the first, with the difference of ours.
 
     The difference of two runs may be comparable even if the runs themselves are too small. The reason has all four numbers, and
     `extent` in words how much was trained. Without ours, `terms.reduced` is why.
@@ -283,7 +283,7 @@ def _coverage_row(section: Section, item: Number | Claim, verdicts: Mapping[str,
 
 
 def _decisive(verdicts: Mapping[str, Sequence[Verdict]]) -> tuple[str, list[Verdict]]:
-    """Return the first budget with verdicts that agree or disagree, and these: computed ones only where there are no others."""
+    """Return the first budget with verdicts that agree or disagree, and these; computed ones only if there are no others."""
     for kinds in (("measured", "modelled"), ("computed",)):
         for budget, of_budget in verdicts.items():
             decided = [

@@ -138,7 +138,7 @@ def read_text(path: Path, most: int) -> str:
 def parse_document(text: str, shape: Shape, *, finite: bool = True) -> Any:
     """Return the content of a JSON text, or raise a `RunError` with the fault in one sentence.
 
-    Without `finite`, a fraction that is too large is read as infinity: the check is slow where there are millions.
+    Without `finite`, a fraction that is too large is read as infinity: the check is slow for millions of numbers.
     """
     try:
         content = (_DECODER if finite else _QUICK_DECODER).decode(text)

@@ -4,7 +4,7 @@ config.json       the options; `command` repeats the run
 versions.json     what it ran on
 metrics.jsonl     a JSON object per epoch; metrics.csv the same without the sites, sites.csv a row for each site and epoch
 checkpoint.pt     all that is needed to continue exactly; replaced during the run
-checkpoints/      the same of a run in several processes, each of which writes its part
+checkpoints/      in place of checkpoint.pt for a run in several processes; each process writes its part
 model.pt          the trained weights alone: a plain state_dict
 summary.json      the result, written last
 .progress.json    its progress, while it runs

@@ -23,7 +23,7 @@ class Metric:
     """A measure of a model's quality; `name` is what the task calls it, and `test_NAME` is its column in files.
 
     `unit` is `share`, empty for a plain number, or the text after the number. `title` is the displayed name, by default `name`
-    in words. No value is below `lowest` or above `highest`, where these are known.
+    in words. No value is below `lowest` or above `highest`; None if unknown.
     """
 
     name: str

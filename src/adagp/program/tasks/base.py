@@ -85,7 +85,7 @@ class Task(ABC):
         """Return the sum of the first metric over a batch's answers, and how many answers there are.
 
         For accuracy that is the number of right answers, for the mean squared error the sum of squared errors. A metric that
-        is not a mean of answers sums something else, of which `average` makes the metric.
+        is not a mean of answers sums something else, from which `average` computes the metric.
         """
 
     def average(self, total: float, answers: int) -> float:

@@ -72,7 +72,7 @@ class LanguageModelling(Task):
         return F.cross_entropy(output.flatten(0, 1), targets.flatten(), reduction="sum"), targets.numel()
 
     def average(self, total: float, answers: int) -> float:
-        """Return the perplexity: e to the mean cross-entropy; infinite where that is too large a number."""
+        """Return the perplexity: e to the mean cross-entropy; infinite if that overflows."""
         return perplexity(super().average(total, answers))
 
     @torch.no_grad()

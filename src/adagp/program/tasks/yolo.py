@@ -169,7 +169,7 @@ class LossParts:
 def loss_parts(outputs: Sequence[Tensor], boxes: Tensor, labels: Tensor) -> LossParts:
     """Return the parts of the loss for a model's answers (`adagp.models.yolo` has their layout).
 
-    `boxes` `(N, M, 4)` and `labels` `(N, M)` are the objects, with the label -1 where an image has fewer than M. Each object
+    `boxes` `(N, M, 4)` and `labels` `(N, M)` are the objects; images with fewer than M are filled up with label -1. Each object
     is answered for by one slot (`anchors.assign`). Box: squared errors of the centre inside its cell and of tw, th, small
     boxes weighted up to twice. Category: binary cross-entropy over the classes. Objectness: binary cross-entropy over all
     slots but the ignored ones.
@@ -224,7 +224,7 @@ class Detections:
 def detect(outputs: Sequence[Tensor]) -> list[Detections]:
     """Return the objects detected in each image, best first, at most 100 objects; boxes are in corners.
 
-    A slot can speak for several classes; its score for one is the chance of an object times that of the class. The best
+    A slot can detect several classes; its score for one is the probability of an object times that of the class. The best
     300 (slot, class) pairs of an image are candidates, and those that overlap a better one of their class by more than 0.45
     are dropped. No score is too low: precision and recall are judged over all of them.
     """

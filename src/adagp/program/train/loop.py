@@ -114,7 +114,7 @@ class WarmUpRate(Rate):
             self._set([full * (done + 1) / self.batches for full in self._full])
 
     def after_epoch(self, loss: float) -> None:
-        """Let the other rate set that of the next epoch."""
+        """Pass the loss on to the other rate, which sees its own full values."""
         self._set(self._full)
         self.rate.after_epoch(loss)
         self._full = self._current()
@@ -304,7 +304,7 @@ class Loop:
         self._saved = time.perf_counter()
 
     def settle(self) -> None:
-        """Wait until the last checkpoint is whole, where it is written in the background."""
+        """Wait until the last checkpoint is complete, if it is written in the background."""
 
     def resume(self) -> None:
         """Go back to the checkpoint. Metrics of epochs after it are dropped: they will be made again."""

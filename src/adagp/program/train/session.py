@@ -141,7 +141,7 @@ class Session:
         return laid_out(model)
 
     def agreed_folder(self, path: Path) -> Path:
-        """Return the folder for a new run, where this process would take `path`."""
+        """Return the folder for a new run: `path`, or the one that all processes of the run agree on."""
         return path
 
     def start(self, path: Path, *, force: bool = False) -> Loop:
@@ -350,7 +350,7 @@ NOT_OPTIONS = ("data_dir", "plugins", "command", "metrics", "threads")
 
 
 def saved_config(config: TrainConfig, data_dir: Path | None, task: Task, threads: int | None = None) -> dict[str, Any]:
-    """Return what config.json holds: the options, where the data were, plugins, the command to repeat it, metrics, threads.
+    """Return the content of config.json: options, data folder, plugins, the command that repeats the run, metrics, threads.
 
     `threads` is the user's number, if there is one; what torch uses is recorded in any case.
     """
@@ -370,7 +370,7 @@ def saved_config(config: TrainConfig, data_dir: Path | None, task: Task, threads
 def read_config(
     folder: RunFolder, named: Collection[str] = (), *, trust: bool = False
 ) -> tuple[TrainConfig, Path | None]:
-    """Return the configuration of a run, and where its data were.
+    """Return the configuration of a run, and its data folder.
 
     Models and methods of its own, `package.module:name`, are imported only if they are among `named`, or the user trusts it.
     """
