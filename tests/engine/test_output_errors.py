@@ -209,7 +209,7 @@ def test_labels_of_sequences_first() -> None:
         trainer.step(torch.randn(6, 6, 5), LABELS, lambda output, targets: output.square().mean())
     assert str(caught.value) == (
         "site 'first' has an output of the sizes (6, 6, 4), and there are 6 targets: adagp cannot tell which "
-        "axis counts the samples. Say it by an attribute of the model or of a layer around the site "
+        "axis counts the samples. Set the attribute batch_first of the model or of a layer around the site "
         "(model.batch_first = True, or False for "
         "sequences first), or exclude the site."
     )

@@ -1,4 +1,4 @@
-"""accelerate: `AcceleratedBatches(...)` has `accumulate` and `backward` in place of the accelerator's."""
+"""accelerate: the methods `accumulate` and `backward` of `AcceleratedBatches(...)` replace those of the accelerator."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ __all__ = ["AcceleratedBatches", "Accelerator"]
 
 
 class AcceleratedBatches:
-    """A loop over batches of a model and an optimizer that `accelerator.prepare` has returned.
+    """Trains a model and an optimizer that `accelerator.prepare` has returned, in your own loop.
 
-    `options` are those of `adagp.attach`; a step is one of the optimizer. Everything else of the loop stays: the optimizer's
-    step and `zero_grad`, `accelerator.clip_grad_norm_`, schedulers. `trainer` is to be saved and loaded with the rest:
+    `options` are those of `adagp.attach`; `steps` counts steps of the optimizer. Everything else in the loop stays: the
+    optimizer's `step` and `zero_grad`, `accelerator.clip_grad_norm_`, schedulers. Save and load `trainer` with the rest:
     `accelerator.register_for_checkpointing(batches.trainer)`.
     """
 
@@ -45,9 +45,9 @@ class AcceleratedBatches:
 
     @contextmanager
     def accumulate(self, targets: Any = None) -> Iterator[Batch]:
-        """Do what `accelerator.accumulate(model)` does: the body trains on a batch, or on a micro-batch of one.
+        """Replace `accelerator.accumulate(model)`: the body trains on a batch, or on one micro-batch of a batch.
 
-        Methods that look at the labels need the `targets` of that.
+        Methods that use the labels need the `targets` of this batch or micro-batch.
         """
         if targets is None and self.trainer.needs_targets:
             raise UsageError("the method needs the targets: call accumulate(targets).")
@@ -68,7 +68,7 @@ class AcceleratedBatches:
                 raise
 
     def backward(self, loss: Tensor) -> None:
-        """Do what `accelerator.backward(loss)` does: true gradients, or produced ones."""
+        """Replace `accelerator.backward(loss)`: put true or produced gradients into `.grad`."""
         if self._batch is None:
             raise UsageError("backward() was called outside accumulate().")
         more = not self.accelerator.sync_gradients

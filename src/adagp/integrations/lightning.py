@@ -26,10 +26,11 @@ __all__ = ["PredictedGradientsCallback", "pl"]
 class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its types are not read
     """Trains a LightningModule, or the part of it that `model` names, with `adagp.attach(..., **options)`.
 
-    Accumulation, clipping, learning-rate schedulers, bf16 and checkpoints are Lightning's own. A `backward` of the module's own
-    is called in batches with a backward pass. The callback may be used for one model after the other. Name the part that the
-    training step calls and takes the loss from, if a method needs the error at the model's output. For a method that looks
-    at the labels, `targets` is a function that finds them in a batch; by default they are the second of a pair.
+    Accumulation, clipping, learning-rate schedulers, bf16 and checkpoints are Lightning's own. If the module overrides
+    `backward`, its method is called in batches with a backward pass. One callback may be used for several models, one after the
+    other. If the method needs the error at the model's output, `model` must be the part that the training step calls and whose
+    output the loss is computed from. For methods that use the labels, `targets` is a function that returns the labels of a
+    batch; by default a batch is a pair of inputs and labels.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
         self._own_backward: Callable[[Tensor], object] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Attach to the model, and take the place of Lightning's backward pass."""
+        """Attach to the model, and replace Lightning's backward pass."""
         if not pl_module.automatic_optimization:
             raise UsageError(
                 "PredictedGradientsCallback works with automatic optimization; use trainer.batch() in a manual loop."
@@ -80,7 +81,7 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Put all gradients in place, before Lightning clips them; give a batch up whose `training_step` returned None."""
+        """Compute the remaining gradients before Lightning clips them; abandon a batch whose `training_step` returned None."""
         if self._batch is not None and self._batch.is_untouched:
             self._batch.abandon()
             self._batch = None
@@ -97,11 +98,11 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
             self._batch = None
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leave the model as it was."""
+        """Detach from the model."""
         self._leave(pl_module)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Leave the model as it was."""
+        """Detach from the model."""
         self._leave(pl_module)
 
     def state_dict(self) -> dict[str, Any]:
@@ -143,7 +144,7 @@ class PredictedGradientsCallback(pl.Callback):  # type: ignore[misc]  # its type
 
 
 def _steps(trainer: pl.Trainer) -> int:
-    """Return the steps of a run; raise if Lightning does not know them."""
+    """Return the number of optimizer steps of the run; raise if Lightning cannot compute it."""
     steps = trainer.estimated_stepping_batches
     if not math.isfinite(steps) or steps < 1:
         raise UsageError(

@@ -25,10 +25,10 @@ STATE = "adagp.pt"
 
 
 class PredictedGradientsMixin:
-    """A mixin for `transformers.Trainer`. Accumulation, clipping, schedulers, bf16, checkpoints and resume stay its own.
+    """A mixin for `transformers.Trainer`, which still does accumulation, clipping, schedulers, bf16, checkpoints and resuming.
 
-    Its models compute the loss themselves: for a method that needs the error at the output, name the layer whose output the
-    loss is computed from (`adagp={"method": "feedback", "output": "classifier"}`; `lm_head` of language models).
+    Models of transformers compute the loss themselves. For a method that needs the error at the output, name the layer whose
+    output the loss is computed from: `adagp={"method": "feedback", "output": "classifier"}`, or `lm_head` in language models.
     """
 
     def __init__(self, *arguments: Any, adagp: AttachOptions | None = None, **named: Any) -> None:
@@ -40,7 +40,7 @@ class PredictedGradientsMixin:
         self.add_callback(_Steps(self))  # type: ignore[attr-defined]  # of transformers.Trainer, as is all below
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Train on a batch, or a micro-batch of one, as the schedule plans."""
+        """Train on a batch, or on one micro-batch of it, as the schedule plans."""
         if self._attached is None:
             self._attached = self._attach()
         labels = self._labels(inputs) if self._attached.needs_targets else None
@@ -60,14 +60,14 @@ class PredictedGradientsMixin:
             del accelerator.backward
 
     def _inner_training_loop(self, *arguments: Any, **named: Any) -> Any:
-        """Leave the model as it was, also after an exception or an interrupt."""
+        """Detach from the model at the end, also after an exception or an interrupt."""
         try:
             return super()._inner_training_loop(*arguments, **named)  # type: ignore[misc]
         finally:
             self.ended()
 
     def _labels(self, inputs: dict[str, Any]) -> Tensor:
-        """Return the labels of a batch, by the name that the arguments of the Trainer give them."""
+        """Return the labels of a batch: the first tensor among the inputs that the Trainer's `label_names` name."""
         names = self.args.label_names or ["labels"]  # type: ignore[attr-defined]
         labels = [inputs[name] for name in names if isinstance(inputs.get(name), Tensor)]
         if not labels:
@@ -100,7 +100,7 @@ class PredictedGradientsMixin:
             torch.save(self._attached.state_dict(), folder / STATE)
 
     def ended(self) -> None:
-        """Leave the model as it was."""
+        """Detach from the model."""
         if self._attached is not None:
             if self._batch is not None:
                 self._batch.abandon()
@@ -124,5 +124,5 @@ class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no type
         self.owner.saved(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Leave the model as it was."""
+        """Detach from the model."""
         self.owner.ended()

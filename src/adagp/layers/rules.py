@@ -2,10 +2,10 @@
 
 A **rule** defines for one type of layer how its output becomes samples, and which axis of its weight is the output axis.
 `samples` is a plain function `(module, output) -> samples` of the shape `(rows, height, width)`, where `rows` are the layer's
-output channels or neurons. The predictor then maps each sample to one row of the weight's gradient: the numbers of the weight
-that make this output. So it stays small however large the layer is.
+output channels or neurons. The predictor then maps each sample to one row of the weight's gradient: the part that belongs to
+this output. So the predictor stays small, however large the layer is.
 
-A layer type of your own needs a function and one line::
+For your own layer type, register a function::
 
     register_rule(MyLayer, lambda module, output: output.mean(0)[:, None, None])
 """
@@ -25,10 +25,10 @@ Kind = Literal["conv", "linear", "other"]
 
 @dataclass(frozen=True)
 class Rule:
-    """How a layer's output becomes samples, and where its weight has its outputs.
+    """How a layer's output becomes samples, and which axis of its weight counts the outputs.
 
-    With `axis` 0 the weight is `(outputs, ...)`, with 1 `(inputs, outputs, ...)`. If a layer of the latter has an attribute
-    `groups`, as transposed convolutions do, it is `(inputs, outputs per group, ...)`, the inputs group after group. Schedules
+    With `axis` 0 the weight is `(outputs, ...)`, with 1 `(inputs, outputs, ...)`. With axis 1 and an attribute `groups`, as in
+    transposed convolutions, it is `(inputs, outputs per group, ...)`, with the inputs of one group after the other. Schedules
     count layers by their `kind`.
     """
 
@@ -41,17 +41,20 @@ class Rule:
             raise OptionError(f"the output axis of a weight is {self.axis}; it must be 0 or 1.")
 
     def groups(self, module: nn.Module) -> int:
-        """Return the groups of inputs that lie one after the other on axis 0 of the weight, if its outputs are on axis 1."""
+        """Return the number of groups of inputs on axis 0 of the weight, if its outputs are on axis 1; else 1."""
         return int(getattr(module, "groups", 1)) if self.axis else 1
 
     def rows(self, module: nn.Module) -> int:
-        """Return the outputs of `module`: the number of samples the predictor sees."""
+        """Return the number of outputs of `module`, which is the number of samples the predictor sees."""
         weight: Tensor = module.weight  # type: ignore[assignment]  # a site has a weight
         return weight.shape[self.axis] * self.groups(module)
 
 
 def convolution(module: nn.Module, output: Tensor) -> Tensor:
-    """Return `(N, C, ...spatial)` as `(C, height, width)`; one spatial dimension has height 1, of three two are joined."""
+    """Return the batch mean of `(N, C, ...spatial)` as `(C, height, width)`.
+
+    With one spatial dimension the height is 1; with three the first two are joined.
+    """
     spatial = len(module.kernel_size)  # type: ignore[arg-type]  # every torch convolution has a tuple here
     return _planes(batch_mean(output) if output.dim() == spatial + 2 else output)
 
@@ -61,7 +64,8 @@ def _planes(mean: Tensor) -> Tensor:
 
 
 def linear(module: nn.Module, output: Tensor) -> Tensor:
-    """Return `(N, F)` as `(F, 1, 1)`, a sequence `(N, T, F)` as `(F, 1, T)`, more dimensions as `(F, joined, last)`."""
+    """Return the batch mean: of `(N, F)` as `(F, 1, 1)`, of sequences `(N, T, F)` as `(F, 1, T)`, of more dimensions as
+    `(F, all but the last joined, last)`."""
     return _lines(batch_mean(output) if output.dim() > 1 else output)
 
 
@@ -83,16 +87,16 @@ RULES: dict[type[nn.Module] | str, Rule] = {
     "timm.layers.linear.Linear": Rule(linear, 0, "linear"),  # torch's own, but for scripted models
     "transformers.pytorch_utils.Conv1D": Rule(linear, 1, "linear"),  # GPT-2's linear layers
 }
-"""The rule of each layer type; types of libraries that need not be there go by their full name. A subclass follows its
-nearest base class that is named here."""
+"""The rule of each layer type; types of libraries that may be missing are given by their full name. A subclass has the rule of
+its nearest base class in this table."""
 _BUILT_IN = frozenset(RULES)
 
 
 def register_rule(layer_type: type[nn.Module], rule: Samples, axis: int | None = None) -> None:
-    """Make layers of `layer_type` sites, with the function `rule` as their reorganisation. A type is registered once.
+    """Make layers of `layer_type` sites, with the function `rule` as their reorganisation. A type can be registered once.
 
-    `axis` is the axis of the weight that counts the outputs, 0 or 1 (see `Rule`). None is as in the nearest base class that has
-    a rule, whose kind counts too, and 0 where there is none.
+    `axis` is the axis of the weight that counts the outputs, 0 or 1 (see `Rule`); None: as in the nearest base class that has a
+    rule, or 0. The kind is also that of this base class.
     """
     if _key(layer_type) in RULES:
         raise ModelError(f"there is a rule for {layer_type.__name__} already; a layer type has one rule.")
@@ -101,7 +105,7 @@ def register_rule(layer_type: type[nn.Module], rule: Samples, axis: int | None =
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """Return the rule for `module`, or None where its type and all its base types are unknown."""
+    """Return the rule for `module`, or None if its type and all its base types are unknown."""
     return _rule_of(type(module))
 
 
@@ -122,7 +126,7 @@ def _key(layer_type: type) -> type[nn.Module] | str:
 
 
 def kept_mean(rule: Rule, module: nn.Module) -> KeptMean:
-    """Return what takes the samples of one layer, time after time, into the same memory; for the two functions above only."""
+    """Return a `KeptMean` for the samples of one layer; it takes none unless the rule is `convolution` or `linear`."""
     views: dict[Samples, Callable[[Tensor], Tensor]] = {convolution: _planes, linear: _lines}
     return KeptMean(views.get(rule.samples), rule.rows(module), module.weight.dim())  # type: ignore[operator]  # as above
 

@@ -2,7 +2,7 @@
 
 `survey` walks a model once and sorts its parameters: those of sites, and the rest, with the reason. Parameters that belong
 to no site (biases, normalisation, embeddings, ...) are trained by backprop in BP batches and frozen in GP batches:
-they get no gradient, so that neither momentum nor weight decay moves them.
+they get no gradient, so neither momentum nor weight decay moves them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,15 +20,15 @@ from adagp.layers.rules import Rule, rule_for
 from adagp.layers.weights import blank, from_shard, is_sharded, local, shard_of, swapped_channels, whole
 
 SAY_SAMPLE_AXIS = (
-    "Say it by an attribute of the model or of a layer around the site (model.batch_first = True, or False for sequences "
-    "first), or exclude the site."
+    "Set the attribute batch_first of the model or of a layer around the site (model.batch_first = True, or False for "
+    "sequences first), or exclude the site."
 )
-"""What to do where it is unknown which axis of a site's output counts the samples."""
+"""The remedy in errors about a site for which it is unknown which axis of its output counts the samples."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A layer with a weight whose gradient can be predicted. `index` is its place among the model's sites.
+    """A layer with a weight whose gradient can be predicted. `index` is its position among the model's sites.
 
     `sequence_first` means that it is inside a layer whose `batch_first` is False: sequences are `(positions, samples, ...)`;
     None if no layer around it has the attribute. `recomputed_by` names the module around it that has `recomputes_layers`:
@@ -45,12 +45,12 @@ class Site:
 
     @cached_property
     def rows(self) -> int:
-        """Output channels or neurons: the number of samples the predictor sees."""
+        """The number of output channels or neurons, which is the number of samples the predictor sees."""
         return self.rule.rows(self.module)
 
     @cached_property
     def width(self) -> int:
-        """Numbers in one row of the weight's gradient."""
+        """The size of one row of the weight's gradient, in numbers."""
         return self.weight.numel() // self.rows
 
     @cached_property
@@ -70,8 +70,8 @@ class Site:
 
     @cached_property
     def share(self) -> slice:
-        """The rows that this process learns from: `local_rows`; of a weight that is not cut along its rows, as many as
-        each of the processes that hold its parts can take."""
+        """The rows that this process learns from: `local_rows`, or an equal share of all rows if a sharded weight is not cut
+        along its rows."""
         if not self.is_sharded or self.has_whole_rows:
             return self.local_rows
         group = shard_of(self.weight).group
@@ -80,34 +80,34 @@ class Site:
 
     @property
     def like(self) -> Tensor:
-        """A tensor in the shape and memory order of `local_rows`, with the outputs first; its values mean nothing."""
+        """A tensor in the shape and memory order of `local_rows`, with the outputs first; its values are undefined."""
         return local(self.weight) if self.has_whole_rows else self.outputs_first(blank(self.weight))
 
     def share_of(self, gradient: Tensor) -> Tensor:
-        """Return the rows `share` of a gradient of the weight; processes exchange their parts where these are not rows."""
+        """Return the rows `share` of a gradient of the weight. If the shards are not rows, the processes exchange them."""
         if self.has_whole_rows:
             return local(gradient)
         rows = self.outputs_first(whole(gradient))
         return rows[self.share] if self.is_sharded else rows
 
     def outputs_first(self, tensor: Tensor) -> Tensor:
-        """Return a tensor in the weight's shape as `(rows, ...)`: itself where the weight's first axis counts the outputs."""
+        """Return a tensor in the weight's shape as `(rows, ...)`: itself, if the weight's first axis counts the outputs."""
         return swapped_channels(tensor, self.rule.groups(self.module)) if self.rule.axis else tensor
 
     def from_outputs_first(self, tensor: Tensor) -> Tensor:
-        """Return a tensor `(rows, ...)` in the weight's shape: itself, or else in the weight's memory order too."""
+        """Return a tensor `(rows, ...)` in the weight's shape: itself, or a copy in the weight's memory order."""
         if not self.rule.axis:
             return tensor
         result = torch.empty_like(blank(self.weight), dtype=tensor.dtype)
         return result.copy_(swapped_channels(tensor, self.rule.groups(self.module)))
 
     def from_local_rows(self, tensor: Tensor) -> Tensor:
-        """Return `local_rows` of a gradient, `(rows, ...)`, as a gradient of the weight, sharded where these are not all."""
+        """Return the `local_rows` `(rows, ...)` of a gradient as a gradient of the weight, sharded like the weight."""
         return from_shard(tensor, self.weight) if self.has_whole_rows else self.from_outputs_first(tensor)
 
     def macs(self, inputs: tuple[Any, ...], output: Tensor) -> int:
         """Return the multiply-accumulates of a forward call."""
-        if inputs and self.rule.axis and self.rule.kind == "conv":  # how large its output is does not matter
+        if inputs and self.rule.axis and self.rule.kind == "conv":  # a transposed one multiplies each input number
             return int(inputs[0].numel()) * self.weight.shape[1:].numel()
         return output.numel() * self.width
 
@@ -164,7 +164,7 @@ _Owner = tuple[nn.Module, str, str]
 
 
 def _owners(model: nn.Module) -> dict[nn.Parameter, list[_Owner]]:
-    """Return for each parameter the modules that hold it, with their paths and the parameter's name there."""
+    """Return for each parameter the modules that have it, with their paths and the parameter's name there."""
     owners: dict[nn.Parameter, list[_Owner]] = {}
     for path, module in model.named_modules():
         for leaf, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
@@ -215,7 +215,7 @@ def _parent(model: nn.Module, path: str) -> nn.Module:
 
 
 def _sequence_first(model: nn.Module, path: str) -> bool | None:
-    """Return whether the nearest layer around `path` with a `batch_first` (or whose attention has one) has sequences first."""
+    """Return `not batch_first` of the nearest layer around `path` that has it, itself or in its attention; None: no layer."""
     while path:
         path = path.rpartition(".")[0]
         around = model.get_submodule(path)

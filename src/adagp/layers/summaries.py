@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from adagp.layers.weights import CHANNELS_LAST
 
 _LARGE = 3 * 2**20
-"""Numbers of an output below which another pass over it costs less than calling its layer once more: measured, two threads."""
+"""Below this size of an output, in numbers, reading it again is faster than calling its layer again: measured, two threads."""
 _SMALL = 2**17
-"""Numbers of a mean above which its memory is not kept."""
+"""Above this size of a mean, in numbers, its memory is not kept."""
 _AFFINE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 def batch_mean(output: Tensor) -> Tensor:
-    """Return the mean over the first axis, in single precision, with the memory order that one sample of `output` has.
+    """Return the mean over the first axis, in single precision, in the memory order of one sample of `output`.
 
-    Reduced as a matrix of samples by memory places, which is one pass at the speed of memory whatever the order of the axes;
-    torch's own mean over the first axis is twenty times as slow where that is not the logical one (channels-last).
+    The output is reduced as a matrix whose rows are samples in memory order: one pass at the speed of memory, whatever the
+    order of the axes. torch's own mean over the first axis is twenty times as slow for channels-last tensors.
     """
     if _dense(output):
         shape, strides = output.shape[1:], output.stride()[1:]
@@ -42,7 +42,7 @@ def _dense(output: Tensor) -> bool:
 def _mean_of_rows(matrix: Tensor) -> Tensor:
     """Return the mean of the rows in single precision.
 
-    A product with a vector reads row after row, at 1.4 times the speed of a sum over the first axis, which goes down columns.
+    A product with a vector reads row after row, at 1.4 times the speed of a sum over the first axis, which reads by columns.
     """
     if not _plain(matrix) or torch.compiler.is_compiling():
         return matrix.mean(0, dtype=torch.float32)
@@ -59,22 +59,22 @@ def _equal_shares(count: int) -> Tensor:
 
 
 class KeptMean:
-    """The batch means of one layer's outputs, as `view` shows them, in memory that is kept.
+    """Takes batch means of one layer's outputs, rearranged by `view`, always into the same memory.
 
-    The view of an output is prepared once for all that follow in the same shape and memory order, so taking a mean is a single
-    operator. A new tensor for each mean would be slow: an allocation that outlives its layer during the forward pass keeps the
-    next layers from reusing the same, still cached memory.
+    The view is prepared once for all outputs of the same shape and memory order, so taking a mean is a single operator. A new
+    tensor for each mean would be slow: an allocation that outlives its layer during the forward pass keeps the next layers from
+    reusing the same, still cached memory.
     """
 
     def __init__(self, view: Callable[[Tensor], Tensor] | None, rows: int, dimensions: int) -> None:
-        """Take means of outputs with as many `dimensions` at least, of which the view has `rows`; none without a view."""
+        """Take means of outputs with at least `dimensions` axes whose view has `rows` rows; without a view, take none."""
         self._view = view
         self._rows, self._dimensions = rows, dimensions
         self._known: tuple[object, ...] = ()
         self._seen: Tensor | None = None
 
     def take(self, output: Tensor) -> Tensor | None:
-        """Return the mean, which the next call overwrites; None if it has to be taken in another way."""
+        """Return the mean, which the next call overwrites; None if this class cannot take it."""
         if torch.compiler.is_compiling():
             return None
         known = output.shape, output.stride(), output.dtype, output.device
@@ -100,22 +100,22 @@ class KeptMean:
 
 
 def stand_in(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-    """Return something with the mean of `output` over the batch: the layer's answer to the mean input, or `output` itself.
+    """Return a tensor with the same batch mean as `output`: the layer's output for the mean input, or `output` itself.
 
-    The mean answer of an affine layer is its answer to the mean. Where there is far less input than output (the first
-    convolution of three colours, the expansions of MobileNet), nearly all of the reading is saved.
+    The mean output of an affine layer is its output for the mean input. If the input is far smaller than the output (the first
+    convolution of three colours, the expansions of MobileNet), this saves nearly all of the reading.
     """
     size = output.numel()
     if size < _LARGE or type(module) not in _AFFINE or len(inputs) != 1 or 4 * inputs[0].numel() > size:
         return output
     (values,) = inputs
     batched = values.dim() == output.dim() >= module.weight.dim()  # type: ignore[operator]  # a parameter, as in all four
-    changed = len(module._forward_hooks) > 1  # another hook than the watcher's may have put something else in its place
+    changed = len(module._forward_hooks) > 1  # a hook other than adagp's may have replaced the output
     if changed or not batched or not (_plain(values) and _plain(output)) or torch.compiler.is_compiling():
         return output
     with torch.no_grad():
-        answer: Tensor = module.forward(batch_mean(values.detach())[None])
-    return answer
+        mean_output: Tensor = module.forward(batch_mean(values.detach())[None])
+    return mean_output
 
 
 def pool_average(samples: Tensor, grid: int) -> Tensor:
@@ -123,7 +123,7 @@ def pool_average(samples: Tensor, grid: int) -> Tensor:
 
     Each cell is a sum over the picture with constant weights: one matrix product for all rows, in either memory order.
     """
-    if torch.compiler.is_compiling():  # one loop of a compiled model, which would trace where the matrix comes from
+    if torch.compiler.is_compiling():  # torch's compiler makes one loop of it, and would trace how the matrix is made
         return pool_average_directly(samples, grid)
     rows, height, width = samples.shape
     kind = samples.device.type
@@ -152,7 +152,7 @@ def _pool(
 ) -> Tensor:
     rows, height, width = samples.shape
     if height * width == 1:
-        return samples.repeat(1, grid, grid).unsqueeze(1)  # a copy always: what is kept of an output shares no memory
+        return samples.repeat(1, grid, grid).unsqueeze(1)  # always a copy: summaries share no memory with the output
     if height == 1:  # a sequence fills the grid line by line: grid * grid sections of it instead of grid
         return along_line(samples, grid * grid).view(rows, 1, grid, grid)
     return over_plane(samples.unsqueeze(1), (grid, grid))
@@ -160,7 +160,7 @@ def _pool(
 
 @lru_cache(maxsize=256)
 def _averages(height: int, width: int, grid: int, device: torch.device) -> Tensor:
-    """Return `(height * width, grid * grid)`: the share of each place of a picture in each cell."""
+    """Return `(height * width, grid * grid)`: the weight of each pixel in the average of each cell."""
     if height == 1:  # a sequence fills the grid line by line, as above
         return F.adaptive_avg_pool1d(torch.eye(width, dtype=torch.float32, device=device), grid * grid)
     down, across = (

@@ -4,8 +4,8 @@ The weight of a convolution is `(rows, channels, ...kernel)`. In the channels-la
 channels of a kernel position are next to each other in memory: `(rows, ...kernel, channels)`. A row of such a weight is the
 logical row transposed. `taps` below is the number of kernel positions of a weight in that format, and 1 for every other.
 
-A sharded weight is cut along one axis over one dimension of its device mesh, and copied along the others: what FSDP2 makes of a
-mesh of one dimension, and of one of two (HSDP). The functions for sharded weights return ordinary tensors unchanged.
+A sharded weight is cut along one axis over one dimension of its device mesh, and copied along the others: as FSDP2 does on a
+mesh of one dimension, or of two (HSDP). The functions for sharded weights return ordinary tensors unchanged.
 """
 
 import sys
@@ -21,7 +21,7 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def kernel_taps(weight: Tensor) -> int:
-    """Return the kernel positions of a weight whose rows are transposed in memory; 1 for one in its logical order."""
+    """Return the number of kernel positions of a channels-last weight, whose rows are transposed in memory; else 1."""
     form = CHANNELS_LAST.get(weight.dim())
     if form is None or weight.is_contiguous() or not weight.is_contiguous(memory_format=form):
         return 1
@@ -43,12 +43,12 @@ def as_weight(rows: Tensor, like: Tensor, taps: int) -> Tensor:
 
 
 def to_memory_order(rows: Tensor, taps: int) -> Tensor:
-    """Return the rows of a matrix, one for each number of a weight's logical row, in the order of the weight's memory."""
+    """Reorder the rows of a matrix, one for each number of a weight's row, from the logical order to the memory order."""
     return rows if taps == 1 else rows.unflatten(0, (-1, taps)).transpose(0, 1).flatten(0, 1)
 
 
 def from_memory_order(rows: Tensor, taps: int) -> Tensor:
-    """Return the rows of a matrix that are in the order of a weight's memory in its logical order."""
+    """Reorder the rows of a matrix, one for each number of a weight's row, from the memory order to the logical order."""
     return rows if taps == 1 else rows.unflatten(0, (taps, -1)).transpose(0, 1).flatten(0, 1)
 
 
@@ -64,7 +64,7 @@ def swapped_channels(tensor: Tensor, groups: int) -> Tensor:
 def gradient_norms(gradients: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm of each tensor, in single precision.
 
-    On a CPU as products with themselves, which read memory at twice the speed of torch's norm, and round less.
+    On a CPU they are computed as dot products, which read memory at twice the speed of torch's norm, and round less.
     """
     if any(gradient.device.type != "cpu" for gradient in gradients):
         return torch.stack(torch._foreach_norm(list(gradients), dtype=torch.float32))
@@ -83,7 +83,7 @@ def square(tensor: Tensor) -> Tensor:
 class WeightShard:
     """The shard of a weight that this process has: `rows` of the axis along which the weight is cut.
 
-    `group` are the processes with the other shards; None where each of them has the whole weight.
+    `group` has the processes with the shards of the weight; None if each process has the whole weight.
     """
 
     axis: int
@@ -92,7 +92,7 @@ class WeightShard:
 
 
 def is_sharded(tensor: object) -> bool:
-    """Return whether a tensor is a DTensor, without importing its module: whoever has made one has imported it."""
+    """Return whether a tensor is a DTensor. This does not import its module, which is loaded if there is any DTensor."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -103,7 +103,7 @@ def mesh_of(weight: Any) -> Any:
 
 
 def is_sharded_once(weight: Any) -> bool:
-    """Return whether a sharded weight is cut along one mesh dimension only, the one way that is supported."""
+    """Return whether a sharded weight is cut along one mesh dimension at most, which is the only supported way."""
     cuts = [placement for placement in weight.placements if not placement.is_replicate()]
     return len(cuts) <= 1 and all(type(placement).__name__ == "Shard" for placement in cuts)
 
@@ -133,7 +133,7 @@ def whole(tensor: Any) -> Tensor:
 
 
 def blank(weight: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return an ordinary tensor in the shape of a sharded weight, its numbers not set; `weight` itself if it is not sharded."""
+    """Return an ordinary uninitialised tensor in the shape of a sharded weight; `weight` itself if it is not sharded."""
     if not is_sharded(weight):
         return weight
     return torch.empty(weight.shape, dtype=dtype or weight.dtype, device=local(weight).device)

@@ -25,7 +25,7 @@ SWITCHING = "no speed-up: phases switch too often"
 
 @dataclass
 class AdaptiveState:
-    """What an adaptive schedule has learned. Averages are None until something was measured."""
+    """The state of an adaptive schedule. Averages are None until something was measured."""
 
     length: int
     left_predicted: int
@@ -46,10 +46,10 @@ class AdaptiveState:
 class Adaptive(Schedule):
     """GP phases of `shortest` to `longest` batches, each followed by one BP batch that is measured.
 
-    Agreement is the running mean of cosine and norm ratio: good from a cosine of `good` on, bad below `bad` or with predictions
-    over `loudest` times as large as the truth. The loss rises if its recent mean is over 1 + `slack` times its longer one, and
-    breaks at 1 + 4 `slack`. A pause of backprop lasts `longest` batches; each further pause is longer by as many, until a phase
-    grows again.
+    Agreement is measured by the running means of cosine and norm ratio. It is good from a cosine of `good` on, and bad below
+    `bad` or if the norm ratio is above `loudest`. The loss rises if its recent mean is over 1 + `slack` times its longer one,
+    and breaks at 1 + 4 `slack`. The first pause of backprop lasts `longest` batches, the second twice as many, and so on; when
+    a phase grows again, the count of pauses restarts.
     """
 
     shortest: int = 1
@@ -78,7 +78,7 @@ class Adaptive(Schedule):
 
     @property
     def log(self) -> list[str]:
-        """What went wrong and when, in words; epochs and batches are counted from 1."""
+        """Messages about what went wrong, and when; epochs and batches are counted from 1."""
         return self.memory.log
 
     def resolve(self, layout: Layout) -> "Adaptive":
@@ -86,11 +86,11 @@ class Adaptive(Schedule):
         return replace(self)
 
     def plan(self, step: Step) -> Plan:
-        """Return the plan of the coming batch, if `step` is its place."""
+        """Return the plan of the coming batch; `step` must be its position."""
         return predicted_plan(self.source) if self.memory.left_predicted > 0 else BACKPROP_ALL
 
     def observe(self, report: Report) -> None:
-        """Count the batch; learn from it if it was trained by backprop; decide what comes next."""
+        """Count the batch, update the averages if it was trained by backprop, and decide on the next phase."""
         memory = self.memory
         self._count(report)
         if report.phase is Phase.GP:
@@ -123,7 +123,7 @@ class Adaptive(Schedule):
         return frozenset({self.source})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that was learned."""
+        """Return the averages, counters and log."""
         return asdict(self.memory)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -163,7 +163,7 @@ class Adaptive(Schedule):
         memory.left_predicted = memory.length
 
     def _failure(self, loss: float | None) -> tuple[str, str] | None:
-        """Return the signature of a failure and what shows it; None if predictions can go on."""
+        """Return the signature of a failure and the evidence for it; None if predictions can continue."""
         cosine, ratio, rise = self.memory.cosine or 0.0, self.memory.norm_ratio or 0.0, self._loss_rise()
         lost = loss is not None and not isfinite(loss)
         if lost or rise > 4 * self.slack:

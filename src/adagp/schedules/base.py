@@ -20,7 +20,7 @@ from adagp.errors import OptionError, UsageError
 class Layer:
     """A layer with parameters. `kind` is conv, linear or other; `macs` are the multiply-accumulates of a forward pass.
 
-    `other_parameters` are those that belong to no site: the bias of a convolution, the weight of a normalisation.
+    `other_parameters` names its parameters that belong to no site: the bias of a convolution, the weight of a normalisation.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Layout:
-    """A model's layers: in the order in which they run, with costs, if `measured`; else as they were registered."""
+    """A model's layers: in the order in which they run, with costs, if `measured`; else in the order of registration."""
 
     layers: tuple[Layer, ...]
     measured: bool = False
@@ -43,8 +43,9 @@ class Layout:
         return tuple(layer for layer in self.layers if layer.is_site)
 
     def savings(self) -> list[float]:
-        """Return for each count c of sites the share of a batch's work that is saved if the backward pass stops above the
-        first c sites: entry c belongs to c = 0 (nothing is saved) up to all sites (no backward pass).
+        """Return the share of a batch's work that is saved if the backward pass stops above the first c sites, for all c.
+
+        Entry c is for the first c sites, from c = 0 (nothing is saved) to all sites (no backward pass).
         """
         macs = [layer.macs for layer in self.sites]
         total = 3 * sum(macs) - macs[0]
@@ -53,7 +54,7 @@ class Layout:
         return [0.0] + [(2 * below[count] - macs[0] + inputs[count]) / total for count in range(1, len(macs) + 1)]
 
     def count_for(self, saving: float) -> int:
-        """Return the smallest number of early sites with which a batch saves the share `saving` of its work."""
+        """Return the smallest number of first sites that save the share `saving` of a batch's work; raise if none does."""
         savings = self.savings()
         if saving > savings[-1]:
             raise OptionError(
@@ -63,7 +64,7 @@ class Layout:
         return next(count for count, saved in enumerate(savings) if count and saved >= saving)
 
     def others_below(self, count: int) -> frozenset[str]:
-        """Return the parameters of no site that lie below site number `count` (from 0), in the order of execution."""
+        """Return the names of parameters of no site whose layers run before site number `count` (from 0)."""
         sites = self.sites
         if count >= len(sites):
             return frozenset(name for layer in self.layers for name in layer.other_parameters)
@@ -88,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """The report on a batch that an adaptive schedule gets: figures are None where they were not measured.
+    """The report on a batch that an adaptive schedule gets. Figures that were not measured are None.
 
     `cosine` and `norm_ratio` compare the predictions for the sites trained by backprop with their true gradients, all sites
     as one vector. `loss` is before the update.
@@ -212,7 +213,7 @@ class Schedule(ABC):
 
 
 def check_method_schedule(method: Method, schedule: Schedule) -> None:
-    """Raise if the schedule takes gradients from other sources, and not from the method's own."""
+    """Raise if the schedule takes gradients from sources, but not from the method's own source."""
     if schedule.sources and method.source not in schedule.sources:
         raise OptionError(
             f"method '{method.name}' takes gradients from the source '{method.source}', but the schedule names "

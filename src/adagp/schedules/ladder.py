@@ -51,9 +51,9 @@ PAPER_RUNGS = (Rung(4, 1, 4), Rung(3, 1, 4), Rung(2, 1, 4), Rung(1, 1))
 
 @dataclass(frozen=True)
 class Ladder(Schedule):
-    """Rungs of `k:m` batches, each for some epochs, the last one to the end.
+    """Rungs with a ratio of GP to BP batches, each for some epochs, the last one to the end.
 
-    The default is ADA-GP's after its warm-up of 10 epochs: 4:1, 3:1 and 2:1 for four epochs each, then 1:1. The count
+    The default is ADA-GP's after its warm-up of 10 epochs: 4:1, 3:1 and 2:1 for four epochs each, then 1:1. The alternation
     restarts in each epoch, so an epoch always begins with Phase GP.
     """
 
@@ -70,7 +70,7 @@ class Ladder(Schedule):
 
     @classmethod
     def scaled(cls, epochs: int, source: str = "predicted") -> "Ladder":
-        """Return ADA-GP's ladder shrunk to a run of `epochs`, each rung its share of the published 90, one epoch at least."""
+        """Return ADA-GP's ladder scaled from its 90 epochs to a run of `epochs`; each rung has at least one epoch."""
         factor = epochs / LONG_RUN
         rungs = tuple(
             rung if rung.epochs is None else Rung(rung.predicted, rung.true, max(1, round(rung.epochs * factor)))
@@ -83,7 +83,7 @@ class Ladder(Schedule):
         return predicted_plan(self.source) if self.rung(step.epoch).is_predicted(step.batch) else BACKPROP_ALL
 
     def rung(self, epoch: int) -> Rung:
-        """Return the rung that `epoch` stands on."""
+        """Return the rung of `epoch`."""
         for rung in self.rungs:
             if rung.epochs is None or epoch < rung.epochs:
                 return rung
@@ -95,7 +95,7 @@ class Ladder(Schedule):
         return self.rung(epoch).ratio
 
     def repeats_after(self, epoch: int) -> int:
-        """Return the batches of one alternation."""
+        """Return the number of batches of one alternation."""
         rung = self.rung(epoch)
         return rung.predicted + rung.true
 
@@ -223,7 +223,7 @@ class WarmUp(Schedule):
         return "warm-up" if inner is None else self.schedule.label(inner.epoch)
 
     def repeats_after(self, epoch: int) -> int | None:
-        """Return that of the schedule; an epoch in which a warm-up of batches ends has none."""
+        """Return the number of the wrapped schedule, 1 in warm-up epochs; None after a warm-up in batches."""
         if self.batches:
             return None
         return 1 if epoch < self.epochs else self.schedule.repeats_after(epoch - self.epochs)
@@ -244,16 +244,16 @@ class WarmUp(Schedule):
 
     @property
     def sources(self) -> frozenset[str]:
-        """Those of the schedule."""
+        """The sources of the wrapped schedule."""
         return self.schedule.sources
 
     @property
     def log(self) -> Sequence[str]:
-        """That of the schedule."""
+        """The log of the wrapped schedule."""
         return self.schedule.log
 
     def resolve(self, layout: Layout) -> "WarmUp":
-        """Return the warm-up before the schedule for a model's layers."""
+        """Return the warm-up with the wrapped schedule resolved for a model's layers."""
         return replace(self, schedule=self.schedule.resolve(layout))
 
     def serves(self, site: str) -> bool:
@@ -261,11 +261,11 @@ class WarmUp(Schedule):
         return self.schedule.serves(site)
 
     def observe(self, report: Report) -> None:
-        """Pass it on: a schedule that adapts learns from the warm-up too, and its log has the steps of the run."""
+        """Pass the report on: an adaptive schedule learns from the warm-up too, and its log has the steps of the run."""
         self.schedule.observe(report)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the schedule has learned."""
+        """Return the state of the wrapped schedule."""
         return self.schedule.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -274,5 +274,5 @@ class WarmUp(Schedule):
 
 
 def scaled_warmup(epochs: int) -> int:
-    """Return ADA-GP's share of warm-up epochs in a run of `epochs`: a ninth, one at least."""
+    """Return the warm-up epochs of a run of `epochs` in ADA-GP's proportion: a ninth, at least one."""
     return max(1, round(epochs * PAPER_WARMUP / LONG_RUN))

@@ -1,4 +1,4 @@
-"""Which sites, which batches: small readable patterns, checked when they are read and matched against a model's layers."""
+"""Schedules by patterns, which name the sites and the batches; read from text and matched against a model's layers."""
 
 import re
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class Every:
     start: int
 
     def takes(self, index: int) -> bool:
-        """Return whether the thing at `index`, counted from 0, is among them."""
+        """Return whether the item at `index`, counted from 0, is one of them."""
         return index + 1 >= self.start and (index + 1 - self.start) % self.step == 0
 
 
@@ -42,13 +42,13 @@ class Ratio:
     left: int
 
     def takes(self, index: int) -> bool:
-        """Return whether the batch at `index`, counted from 0, is among the taken."""
+        """Return whether the batch at `index`, counted from 0, is one of those taken."""
         return index % (self.taken + self.left) < self.taken
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Sites of one kind (`layer`: of any kind), by their place among them."""
+    """Sites of one kind (`layer`: of any kind), chosen by their number among these."""
 
     kind: str
     every: Every
@@ -56,7 +56,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Cut:
-    """The early sites: as many as save the share `saving` of a batch's work, or all before the site `name`."""
+    """The first sites: just enough to save the share `saving` of a batch's work, or all before the site `name`."""
 
     saving: float | None = None
     name: str | None = None
@@ -96,7 +96,7 @@ def _kind(kind: str, every: Every, whole: str) -> Kind:
 
 
 def read_batches(text: str) -> Every | Ratio:
-    """Return the batch pattern that `text` describes; batches are counted in each epoch again."""
+    """Return the batch pattern that `text` describes; the count of batches restarts in each epoch."""
     if text == "all":
         return Every(1, 1)
     if match := _EVERY_BATCH.fullmatch(text):
@@ -156,9 +156,9 @@ APPROXIMATIONS = {
     "approx:3": ("every conv from 2nd", "every 4th"),
     "approx:2-layer": ("2nd conv", "every 2nd"),
 }
-"""The schedules of Wang and Nelaturu: which sites, on which batches. About a quarter of all cells each.
+"""The schedules of Wang and Nelaturu: which sites, on which batches. Each replaces about a quarter of all gradients.
 
-The text of the third says every layer: `sites=every conv; batches=every 4th; first=allowed` has the first one, too.
+Their text describes the third one with every layer: `sites=every conv; batches=every 4th; first=allowed` adds the first layer.
 """
 
 RESTS = ("train", "hold")
@@ -169,10 +169,10 @@ FIRSTS = ("keep", "allowed")
 class Pattern(Schedule):
     """The sites that match `sites` come from `source` on the batches that match `batches`.
 
-    Everything else is trained by backprop; with `rest="hold"` parameters that belong to no site are held on those batches.
-    `first="keep"` rejects patterns that take the model's first site, where approximations cost most accuracy: the paper begins
-    with the second convolution, except in its schedule of every layer on every fourth batch. A cut takes the early sites, the
-    first among them, and holds all other parameters below it, so that the backward pass stops there.
+    Everything else is trained by backprop. With `rest="hold"`, parameters that belong to no site are frozen in those batches.
+    `first="keep"` rejects patterns that include the model's first site, where approximations cost most accuracy: the paper
+    begins with the second convolution, except in its schedule of every layer on every fourth batch. A cut takes all sites up to
+    it, the first one included, and freezes all other parameters below it, so that the backward pass stops there.
     """
 
     sites: str
@@ -188,7 +188,7 @@ class Pattern(Schedule):
             if value not in allowed:
                 raise OptionError(f"the schedule says {clause}={value}; it must be {' or '.join(allowed)}.")
         read_batches(self.batches)
-        # A cut is a place in the order of execution, and stops the backward pass. Only `all` leaves no site for backprop.
+        # A cut is a position in the order of execution, and stops the backward pass. Only `all` leaves no site for backprop.
         cut = isinstance(read_sites(self.sites)[0], Cut)
         vars(self).update(needs_order=cut, stops=cut, partial=self.sites != "all")
 
@@ -234,7 +234,7 @@ class Pattern(Schedule):
 
     @property
     def name(self) -> str | None:
-        """The name of the published schedule that this is, if it is one."""
+        """The name of the published schedule with these patterns; None if there is none."""
         plain = self.rest == "train" and self.first == "keep"
         return next(
             (name for name, form in APPROXIMATIONS.items() if plain and form == (self.sites, self.batches)), None
@@ -261,7 +261,7 @@ class Pattern(Schedule):
 
 @dataclass(frozen=True)
 class Mixture(Schedule):
-    """Several patterns at once, each with its own source. Of patterns that take the same site on a batch, the first decides."""
+    """Several patterns at once, each with its own source. If several take the same site on a batch, the first one decides."""
 
     patterns: tuple[Pattern, ...]
 
@@ -275,7 +275,7 @@ class Mixture(Schedule):
         return Mixture(tuple(pattern.resolve(layout) for pattern in self.patterns))
 
     def serves(self, site: str) -> bool:
-        """Return whether `site` is among those of any pattern."""
+        """Return whether any pattern takes `site`."""
         return any(pattern.serves(site) for pattern in self.patterns)
 
     def phase(self, step: Step) -> Phase:
@@ -307,7 +307,7 @@ class Mixture(Schedule):
 
 
 def read_clauses(text: str, epochs: int, source: str) -> Pattern | Mixture:
-    """Return the schedule of clauses `sites=...; batches=...; source=...`, or of several such, separated by ` + `."""
+    """Return the schedule that `text` describes in clauses `sites=...; batches=...; source=...`; ` + ` separates patterns."""
     patterns = tuple(_read_pattern(part, source) for part in text.split(" + "))
     return patterns[0] if len(patterns) == 1 else Mixture(patterns)
 

@@ -1,6 +1,6 @@
 r"""Schedules in a small text form, the same on the command line, in config files and in run folders.
 
-ladder                     ADA-GP's ladder shrunk to the length of the run
+ladder                     ADA-GP's ladder scaled to the length of the run
 paper                      ADA-GP's ladder as printed: 4:1x4,3:1x4,2:1x4,1:1
 3:1                        three GP batches, one BP batch, to the end
 4:1x4,2:1x8,1:1            rungs: 4:1 for four epochs, 2:1 for eight, then 1:1
@@ -18,18 +18,18 @@ sites=every 2nd conv              the 2nd, 4th, 6th, ...
 sites=2nd conv, fc                one by its number, one by its name; layer3.* is a pattern of names
 sites=all                         every site
 sites=cut 40%                     the first sites, just enough that a backward pass which stops above them saves 40% of a
-                                  batch's work; all other parameters below the cut are held
+                                  batch's work; all other parameters below the cut are frozen
 sites=cut at layer3.0.conv1       all sites that run before that one
 batches=all                       every batch (the default)
 batches=every 4th from 2nd        the 2nd, 6th, 10th, ... of each epoch; every 4th alone begins with the 4th
 batches=2:1                       two batches from the source, one by backprop
 source=topk                       where those sites' gradients come from
-rest=hold                         on those batches hold what belongs to no site (default: train it by backprop)
+rest=hold                         on those batches freeze parameters of no site (default: train them by backprop)
 sites=2nd conv; source=zero + sites=3rd conv; source=topk
                                   several patterns at once, each with its own source
 first=allowed                     lets a pattern take the model's first site, otherwise an error (a cut may)
 
-A form of your own, entered under the way in which help and errors show it:
+To add your own form, under the text by which help and errors show it:
 
 SCHEDULE_FORMS.add("every:N", TextForm(r"every:\d+", lambda text, epochs, source: Every(int(text[6:]), source)))
 """
@@ -52,9 +52,10 @@ _RUNG = rf"\s*{_PART}\s*"
 
 @dataclass(frozen=True)
 class TextForm:
-    """A way to write schedules: of texts that match `pattern` as a whole, `read(text, epochs, source)` makes the schedule.
+    """A text form of schedules: `read(text, epochs, source)` returns the schedule, without warm-up, for a text that matches
+    `pattern` as a whole.
 
-    `warmup` gives the usual epochs of warm-up in a run of some epochs; `read` leaves them out.
+    `warmup` returns the usual number of warm-up epochs for the number of epochs of a run.
     """
 
     pattern: str
@@ -68,7 +69,7 @@ def schedule_forms() -> str:
 
 
 def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: str = "predicted") -> Schedule:
-    """Return the schedule that `text` describes for a run of `epochs`, with its warm-up around it.
+    """Return the schedule that `text` describes for a run of `epochs`, after its warm-up.
 
     `warmup` is in epochs; None means the form's own: ADA-GP's share (a ninth) of the run, its 10 for `paper`, and
     none for schedules by patterns. A warm-up as long as the run is an error: nothing would be predicted. A schedule
@@ -92,7 +93,7 @@ def parse_schedule(text: str, epochs: int, warmup: int | None = None, source: st
 
 
 def usual_warmup(text: str, epochs: int) -> int | None:
-    """Return the epochs of a schedule's usual warm-up in a run of `epochs`, None where that is not a share of the run."""
+    """Return the epochs of a schedule's usual warm-up in a run of `epochs`; None if that is not a share of the run."""
     form = _form_of(text)
     is_share = form.warmup is scaled_warmup and bool(form.read(text, epochs, "predicted").sources)
     return scaled_warmup(epochs) if is_share else None
@@ -125,7 +126,7 @@ def _adaptive(text: str, epochs: int, source: str) -> Adaptive:
 
 
 SCHEDULE_FORMS: Registry[TextForm] = Registry("schedule form")
-"""Forms by how they are written, as help and errors show them. Of several that match a text, the last one reads it."""
+"""Forms by the text that help and errors show. If several forms match a text, the one that was added last reads it."""
 
 SCHEDULE_FORMS.add("ladder", TextForm("ladder", lambda text, epochs, source: Ladder.scaled(epochs, source)))
 SCHEDULE_FORMS.add(

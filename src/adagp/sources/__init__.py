@@ -1,4 +1,4 @@
-"""Where a weight gradient comes from, when it does not come from backpropagation."""
+"""Sources: what produces a weight gradient if backpropagation does not."""
 
 from adagp.sources.base import BatchContext, RunFacts, RunningNorms, Source, build_source, default_source
 from adagp.sources.controls import AverageSource, NoiseSource, ReplaySource, SkipSource, ZeroSource

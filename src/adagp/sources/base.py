@@ -3,26 +3,26 @@
 The engine calls every source in this order::
 
     bind(sites, norms)                  once, when a trainer is made
-    prepare(shapes)                     once, where a trial forward pass was made: raise here what cannot work
+    prepare(shapes)                     once, if there was a trial forward pass: raise here on shapes that cannot work
     for each batch:
-        begin(context)                  what is known before the forward pass
-        see_targets(targets)            those of a micro-batch, where each comes with its own, if it `needs_targets`
-        enter(call)                     a forward call of the model begins, if it `needs_error`
-        watch(site, inputs, output)     in every forward call of a site it serves (or learns from)
-        leave(call, outputs)            that call is over, if it `needs_error`; in BP batches alone
-        observe_error(call)             the loss's gradients at the outputs of that call are known, if it `needs_error`
-        join(sites)                     several processes train on shares of the batch: exchange what was seen of them
-        produce(sites)                  sites whose plan names it: give their weight gradients
-        sizes(gradients)                the norms of these, for the guard
-        prepare_learning(sites, ...)    sites trained by backprop: see the truth, if it learns; what is returned is called in
-                                        the end, unless the batch is discarded. By default: observe(sites, gradients)
-        accept()                        the optimizer steps: the batch counts; or
+        begin(context)                  the facts known before the forward pass
+        see_targets(targets)            if it `needs_targets` and each micro-batch has its own targets
+        enter(call)                     if it `needs_error`: a forward call of the model begins
+        watch(site, inputs, output)     in every forward call of a site that it serves or learns from
+        leave(call, outputs)            if it `needs_error`, in BP batches only: that call is over
+        observe_error(call)             if it `needs_error`: the loss's gradients at the outputs of that call are known
+        join(sites)                     if several processes train on shares of the batch: exchange what they have seen
+        produce(sites)                  return the weight gradients of the sites whose plan names this source
+        sizes(gradients)                return the norms of these gradients, for the guard
+        prepare_learning(sites, ...)    if it `learns`: see the true gradients of sites trained by backprop; the returned
+                                        function is called when the optimizer steps, by default observe(sites, gradients)
+        accept()                        the optimizer steps: the batch will not be discarded; or
         discard()                       the batch is discarded: it failed, or the user abandoned it
         forget()                        the batch is over
     end_epoch()                         after the last batch of an epoch
 
-A source of your own is a subclass. Give it to `attach(sources={"name": ...})`, where a schedule names it; or make it a
-method of the command line, as `--method package.module:Class` or under a name of its own (`adagp.register_method`).
+Your own source is a subclass. Pass an object to `attach(sources={"name": ...})` and use its name in a schedule; or make the
+class a method of the command line, as `--method package.module:Class` or under a short name (`adagp.register_method`).
 """
 
 import hashlib
@@ -49,8 +49,8 @@ from adagp.sources.demand import Demand, TrialCall
 class RunningNorms:
     """The Euclidean norm of each site's true weight gradient, averaged over its recent BP batches.
 
-    A plain mean until `1 / (1 - decay)` batches were seen, exponential forgetting after that. 0 before the first. The newest
-    norms are known as well, so that nobody needs to read a gradient again for them.
+    It is a plain mean until `1 / (1 - decay)` batches were seen, exponential forgetting after that, and 0 before the first. The
+    newest norms are stored as well, so that no source has to compute them again.
     """
 
     def __init__(self, sites: Sequence[Site], decay: float = 0.95) -> None:
@@ -62,18 +62,18 @@ class RunningNorms:
 
     @torch.no_grad()
     def update(self, sites: Sequence[Site], norms: Tensor) -> None:
-        """Take in the norms of one batch's true gradients, in the order of `sites`."""
+        """Add the norms of one batch's true gradients, in the order of `sites`."""
         chosen = indices(sites, self.values.device)
         counts = self.counts[chosen] + 1
         share = (1 / counts).clamp(min=1 - self.decay)
         norms = norms.to(self.values)
-        # New tensors, so that the present ones can be put back.
+        # New tensors, so that `rollback` can restore the old ones.
         self.values = self.values.index_add(0, chosen, share * (norms - self.values[chosen]))
         self.counts = self.counts.index_copy(0, chosen, counts)
         self._newest = self._newest.index_copy(0, chosen, norms)
 
     def rollback(self) -> Callable[[], None]:
-        """Return a function that puts the present norms back."""
+        """Return a function that restores the present norms."""
         before = self.values, self.counts, self._newest
 
         def restore() -> None:
@@ -86,11 +86,11 @@ class RunningNorms:
         return self.values[indices(sites, self.values.device)]
 
     def newest(self, sites: Sequence[Site]) -> Tensor:
-        """Return the norms that were taken in last for `sites`, in their order."""
+        """Return the norms of the last true gradients of `sites`, in their order."""
         return self._newest[indices(sites, self.values.device)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averages and how many batches stand behind them."""
+        """Return the averages and the number of batches in each."""
         return {"values": self.values.clone(), "counts": self.counts.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -100,7 +100,7 @@ class RunningNorms:
 
 
 def indices(sites: Sequence[Site], device: torch.device) -> Tensor:
-    """Return the places of `sites` among the model's sites as an index tensor."""
+    """Return the positions of `sites` among the model's sites as an index tensor."""
     return torch.tensor([site.index for site in sites], device=device)
 
 
@@ -108,11 +108,11 @@ def indices(sites: Sequence[Site], device: torch.device) -> Tensor:
 class BatchContext:
     """The facts about a batch that a source gets before its forward pass.
 
-    `replaced` are the sites whose weight gradient comes from a source in this batch. `targets` are what the user gave, for
-    sources that need them. The loss is multiplied by `scale` before it is differentiated (mixed precision), so gradients that a
-    source sees during the backward pass are too. `measured` means that predictions for the sites trained by backprop are
-    requested as well, to be compared with the truth. `several` means that other processes train on other samples of the batch:
-    `join` will be called.
+    `replaced` are the sites whose weight gradient comes from a source in this batch. `targets` are those that the user passed,
+    for sources that need them. The loss is multiplied by `scale` before it is differentiated (mixed precision), so gradients
+    that a source sees during the backward pass are multiplied, too. `measured`: predictions for the sites trained by backprop
+    will be requested as well, to be compared with the true gradients. `several`: other processes train on other samples of the
+    batch, so `join` will be called.
     """
 
     step: Step
@@ -124,10 +124,11 @@ class BatchContext:
 
 
 class ModelCall:
-    """One forward call of the model, and the loss's gradients at its outputs, as far as they are known.
+    """One forward call of the model, and the gradients of the loss at its outputs (`errors`).
 
-    There is one for each watched output; None where the loss does not depend on it, or before the backward pass.
-    `scale` is what the loss was multiplied by. The values of the outputs are there if `keeps_outputs`.
+    `errors` has one entry for each watched output: None before the backward pass, and if the loss does not depend on that
+    output. The loss was multiplied by `scale`; errors are divided by it. `outputs` has the values of the outputs if
+    `keeps_outputs`.
     """
 
     def __init__(self) -> None:
@@ -144,7 +145,7 @@ class ModelCall:
         self.errors = [None] * len(outputs)
 
     def receive(self, index: int, error: Tensor) -> None:
-        """Add the loss's gradient at the output number `index`. Gradients of one output add up."""
+        """Add the gradient of the scaled loss at output number `index`. Gradients of one output add up."""
         before, error = self.errors[index], error.detach() / self.scale
         self.errors[index] = error if before is None else before + error
 
@@ -166,18 +167,18 @@ def missing_error(source: str) -> UsageError:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The facts about a run that a source is built with."""
+    """The facts about a run that `Source.build` gets."""
 
     seed: int = 0
     epochs: int = 1
 
 
 Rounds = Iterator[list[Tensor]]
-"""Lists of tensors. Whoever draws them replaces each tensor by its sum over the processes before drawing the next list."""
+"""Lists of tensors. The caller replaces each tensor, in place, by its sum over the processes before it draws the next list."""
 
 
 def in_step(exchanges: Iterable[Rounds]) -> Rounds:
-    """Yield the first rounds of several exchanges together, then the second ones, until all are at their end."""
+    """Yield the first rounds of all exchanges as one list, then the second ones, until all exchanges have ended."""
     waiting = list(exchanges)
     while waiting:
         drawn = [(exchange, next(exchange, None)) for exchange in waiting]
@@ -188,21 +189,21 @@ def in_step(exchanges: Iterable[Rounds]) -> Rounds:
 
 
 class Source(ABC):
-    """Gives the weight gradients of some sites for a batch."""
+    """Produces the weight gradients of some sites for a batch."""
 
     own_options: ClassVar[tuple[Option, ...]] = ()
-    """The options of a method of your own, which the command line then has and `build` gets."""
+    """The options of your own method: the command line lists them, and `build` gets their values."""
     own_schedule: ClassVar[str] = "ladder"
-    """The schedule of a method of your own where none is given."""
+    """The default schedule of your own method."""
     own_parallel: ClassVar[tuple[str, ...]] = ()
-    """The kinds of parallel runs (data, fsdp, pipeline) of a method of your own; for pipeline it must be a `PipelineSource`."""
+    """The kinds of parallel runs (data, fsdp, pipeline) of your own method; for pipeline it must be a `PipelineSource`."""
     accelerator: ClassVar[AcceleratorWork | None] = None
-    """What a method of your own makes an accelerator do; None: it cannot be simulated."""
+    """The work that your own method causes on an accelerator; None: it cannot be simulated."""
 
     learns: bool = False
     """Whether it watches and observes the sites of BP batches."""
     needs_targets: bool = False
-    """Whether it looks at the targets: `Trainer.batch(targets=...)` must be given them."""
+    """Whether it uses the targets: `Trainer.batch(targets=...)` must then get them."""
     needs_error: bool = False
     """Whether it needs the gradient of the loss at the model's output, in GP batches too. The model still runs without
     autograd there; only the loss is differentiated."""
@@ -211,21 +212,21 @@ class Source(ABC):
     needs_backward: bool = False
     """Whether the sites that it serves need a backward pass through the layers above them."""
     sums_samples: bool = False
-    """Whether its predictions grow with the number of samples: each sample's has learned the size of batches before."""
+    """Whether its gradient is a sum over samples, scaled for whole batches, so that a part of a batch has a smaller one."""
     needs_shapes: bool = False
     """Whether it checks the sites' output shapes before training."""
     skips: bool = False
     """Whether a batch that it serves is not run at all, not even forward."""
     joins: bool = False
-    """Whether processes that train on shares of a batch produce the same gradients after `join`: those of the whole batch. If
-    not, what they produce is averaged."""
+    """Whether processes that train on shares of a batch all produce the gradients of the whole batch after `join`. If not, the
+    engine averages their gradients."""
     local: bool = False
-    """Whether it takes each weight's gradient at the calls of its own layer: other uses of the weight are not part of it."""
+    """Whether it takes each weight's gradient at the calls of its own layer, without other uses of the weight."""
     traceable: bool = False
-    """Whether torch's compiler may take `watch` into the compiled code of a model. If not, the compiled model is interrupted
-    at each site: a hook on a gradient (`on_gradient`) works only there."""
+    """Whether torch's compiler may compile `watch` into the model's code. If not, the compiled model is interrupted at each
+    site, as a source that hooks gradients (`on_gradient`) requires."""
     takes_sharded: bool = False
-    """Whether `observe` takes sharded gradients as they are (see `adagp.layers.weights`). If not, they are gathered."""
+    """Whether `observe` accepts sharded gradients (see `adagp.layers.weights`). If not, they are gathered before."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -243,93 +244,97 @@ class Source(ABC):
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
-        """Return the source for a run, with the options of its method: by default, as arguments of the constructor."""
+        """Return the source for a run. `options` are those of its method; by default they are passed to the constructor."""
         return cls(**options)
 
     @property
     def measures(self) -> bool:
-        """Whether it is to produce predictions in the coming BP batch as well, before it learns from the batch."""
+        """Whether it wants to produce predictions in the coming BP batch as well, before it learns from the batch."""
         return False
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:  # noqa: B027  # not every source needs it
-        """Get the sites, and the running norms of their true gradients, which the engine keeps up to date."""
+        """Store the model's sites and the running norms of their true gradients, which the engine updates."""
 
     def prepare(self, shapes: Mapping[Site, Size]) -> None:  # noqa: B027
-        """See the output shape of each site that it may serve, in a trial forward pass of one batch."""
+        """Check or store the output shape that each site it may serve had in a trial forward pass of one batch."""
 
     def check_call(self, call: TrialCall, outputs: Sequence[Size]) -> None:  # noqa: B027
         """Raise if it cannot serve a call of a site in a trial forward pass; `outputs` are the sizes of the model's outputs."""
 
     def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand | None:
-        """Return the memory and the work that it takes in batches like a trial, after `bind`; None: nobody has said."""
+        """Return the memory and the work that it takes in batches like the trial's; None: unknown. Called after `bind`."""
         return None
 
     def begin(self, context: BatchContext) -> None:  # noqa: B027
         """Prepare for a batch."""
 
     def see_targets(self, targets: Any) -> None:  # noqa: B027
-        """See the targets of the coming micro-batch, in place of those of the whole batch."""
+        """See the targets of the coming micro-batch, which replace those of the whole batch."""
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:  # noqa: B027
         """See one forward call of `site`. Keep something small: activations are freed as the forward pass continues.
 
-        A tensor that is returned takes the place of the output; it must have the same values.
+        If a tensor is returned, it replaces the output; it must have the same values.
         """
 
     def enter(self, call: ModelCall) -> None:  # noqa: B027
-        """Assign what is watched from now on to `call` of the model."""
+        """Assign the sites' calls that are watched from now on to `call` of the model."""
 
     def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:  # noqa: B027
-        """See the outputs of `call` that errors are taken at, with their graph, before a loss is computed from them."""
+        """See the watched outputs of `call`, with their graph, before a loss is computed from them."""
 
     def observe_error(self, call: ModelCall) -> None:  # noqa: B027
-        """See the loss's gradients at the outputs of `call`, samples first. They are known before any at a site's output."""
+        """See the loss's gradients at the outputs of `call`, samples first.
+
+        It is called before any gradient at a site's output is known.
+        """
 
     def join(self, sites: Sequence[Site]) -> Rounds:
-        """Make what was seen of this process's share of the batch that of the whole batch.
+        """Exchange what the processes have seen of their shares of the batch, so that each knows about the whole batch.
 
-        Yields tensors, which the engine adds up over the processes in place: in each round as many and as large ones in all
-        processes. `sites` are those that it serves or learns from in this batch, whether they were called here or not.
+        Yields lists of tensors, which the engine adds up over the processes, in place. In each round, all processes must yield
+        the same number of tensors in the same shapes. `sites` are those that the source serves or learns from in this batch,
+        whether they were called here or not.
         """
         return iter(())
 
     @abstractmethod
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:
-        """Return each site's weight gradient in the shape of its weight; None where the site was not called.
+        """Return each site's weight gradient in the shape of its weight; None for a site that was not called.
 
-        The gradient of a sharded weight may be sharded as it is, or whole: the engine keeps what belongs here. The tensors
-        become the weights' `.grad`: the optimizer, or clipping, may change them in place. So return new memory, or memory that
-        the next batch overwrites; never a tensor whose values are used again. The engine makes no copy.
+        The gradient of a sharded weight may be sharded like the weight, or whole: the engine then keeps this process's shard.
+        The tensors become the weights' `.grad`, without a copy, and the optimizer or clipping may change them in place. So
+        return new memory, or memory that the next batch overwrites; never a tensor whose values are used again.
         """
 
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Return the norms of the gradients that it has just given.
+        """Return the norms of the gradients that `produce` has just returned.
 
-        A source that knows them in advance saves reading the gradients once more.
+        A source that has computed them already overrides this, so that the gradients need not be read again.
         """
         return whole_norms(gradients)
 
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:  # noqa: B027
         """Learn from the true gradients of a batch that was watched. They are changed in place later: copy what is kept.
 
-        The running norms have taken these gradients in before.
+        The running norms already include these gradients.
         """
 
     def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
         """See the true gradients of a batch that was watched; return a function that learns from them.
 
-        It is called when the optimizer steps, and not at all if the batch is discarded before. Until then the user may change
-        the gradients in place (clipping). So copies of them are passed to `observe`. A source that can do without copies
-        overrides this.
+        The function is called when the optimizer steps, and not at all if the batch is discarded before. Until then the user
+        may change the gradients in place (clipping), so `observe` gets copies. A source that can do without copies overrides
+        this.
         """
         copies = [gradient.detach().clone() for gradient in gradients]
         return lambda: self.observe(sites, copies)
 
     def accept(self) -> None:  # noqa: B027
-        """Take note that the batch counts: its optimizer steps."""
+        """Accept the batch: its optimizer steps, so it will not be discarded."""
 
     def discard(self) -> None:  # noqa: B027
-        """Undo what was noted in this batch, which does not count. `forget` follows."""
+        """Undo what this batch has changed: it is discarded. `forget` is called next."""
 
     def forget(self) -> None:  # noqa: B027
         """Drop what was watched in this batch."""
@@ -338,7 +343,7 @@ class Source(ABC):
         """End an epoch."""
 
     def replicated(self) -> Iterable[Tensor]:
-        """Return what it has learned that all processes of a parallel run must have alike: they are compared."""
+        """Return the learned tensors that must be equal in all processes of a parallel run, which compares them."""
         return ()
 
     def state_dict(self) -> dict[str, Any]:
@@ -350,28 +355,28 @@ class Source(ABC):
 
 
 def build_source(method: Method, run: RunFacts, options: Mapping[str, Any] | None = None) -> Source:
-    """Return the source of `method` for a run; its own `options` are at their defaults where they are not given."""
-    kind = _kind(method)
-    return kind.build(run, **keyword_options(method.options, options or {}))
+    """Return the source of `method` for a run; options of the method that are not in `options` have their defaults."""
+    source_class = _source_class(method)
+    return source_class.build(run, **keyword_options(method.options, options or {}))
 
 
 def default_source(name: str) -> Source:
-    """Return the source that plans call `name`, as its constructor makes it."""
-    return _kind(find_source(name))()
+    """Return the source that is called `name` in plans, made by its constructor without arguments."""
+    return _source_class(find_source(name))()
 
 
-def _kind(method: Method) -> type[Source]:
+def _source_class(method: Method) -> type[Source]:
     assert method.builds is not None, "plain backprop has no source"
-    kind = import_reference(method.builds, what="a method of your own", kind="Class")
-    if not (isinstance(kind, type) and issubclass(kind, Source)):
+    source_class = import_reference(method.builds, what="a method of your own", kind="Class")
+    if not (isinstance(source_class, type) and issubclass(source_class, Source)):
         raise OptionError(
             f"'{method.builds}' is not a source of gradients: it must be a class derived from adagp.Source."
         )
-    return kind
+    return source_class
 
 
 def step_generator(seed: int, step: Step, device: torch.device | None = None) -> torch.Generator:
-    """Return a generator for the batch at `step`; near steps are unrelated, and so are other users of the same seed."""
+    """Return a generator for the batch at `step`; those of other steps, and other uses of the seed, are independent of it."""
     key = f"source {seed} {step.epoch} {step.batch}"
     number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
     return torch.Generator(device or "cpu").manual_seed(number)
@@ -421,17 +426,17 @@ def weigh_gradient(output: Tensor, weights: Tensor) -> None:
 def on_gradient(output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
     """Call `receive` with the loss's gradient at `output` in the backward pass; return the tensor to continue with.
 
-    Where `output` needs no gradient, because nothing below it does, it is made to begin a graph of its own. That one is a
-    copy: the layers above may change what they get in place, which is not allowed for the beginning of a graph.
+    If `output` needs no gradient, because nothing below it does, a new graph begins there. The returned tensor is then a copy
+    of the new leaf: the layers above may change their input in place, which torch forbids for a leaf.
 
-    `receive` must not refer to `output`: a tensor that owns a hook that owns the tensor is never freed.
+    `receive` must not refer to `output`: a tensor with a hook that refers to the tensor is never freed.
     """
 
     def hook(gradient: Tensor | None) -> None:
-        # None: an autograd function above has no gradient for it, as for an argument that it does not use.
+        # None: an autograd function above returns no gradient, as for an argument that it does not use.
         if _hooks_off or gradient is None:
             return
-        with torch.autocast(gradient.device.type, enabled=False):  # a backward pass may run under it
+        with torch.autocast(gradient.device.type, enabled=False):  # a backward pass may run under autocast
             receive(gradient.detach())
 
     if output.requires_grad:
@@ -453,7 +458,7 @@ class SplitSource(Source):
         begin, watch, produce, forget   for the samples that are predicted only, as in a GP batch
         begin, watch, produce           for the others, as in a BP batch whose predictions are compared with the truth
         corrections(...)                what is added to the true gradients
-        (learning)                      from the second part, when the batch counts
+        (learning)                      from the second part, when the optimizer steps
 
     A source that `selects` looks at the errors of the whole batch first: all samples are predicted, then `select(step)` chooses
     some to train by backprop, and how much each counts.
@@ -468,7 +473,7 @@ class SplitSource(Source):
     def select(self, step: Step) -> tuple[Tensor, Tensor]:
         """Return the indices of the samples to train by backprop, and the weight of each in the gradient; see `selects`.
 
-        A weight of 1 is a sample's part in the mean over the chosen ones.
+        With weights of 1 the gradient is the mean over the chosen samples.
         """
         raise NotImplementedError
 
@@ -476,7 +481,7 @@ class SplitSource(Source):
     def corrections(
         self, sites: Sequence[Site], predicted: Sequence[Tensor], predicted_rest: Sequence[Tensor], share: float
     ) -> list[Tensor]:
-        """Return what is added to each site's true gradient, which is that of a `share` of the batch.
+        """Return the correction that is added to each site's true gradient, the mean over a `share` of the batch's samples.
 
         `predicted` are the predictions for the same samples, `predicted_rest` those for the others. If the source `selects`,
         `predicted_rest` are those for the whole batch, and `share` is 0.

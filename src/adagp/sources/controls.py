@@ -1,4 +1,4 @@
-"""Controls that every predictor must beat: no gradient at all, the last true gradients, noise; and skipping the batch."""
+"""Controls that every predictor must beat: zero gradients, the last true gradients, noise, and skipping the batch."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,15 +19,15 @@ class _Effortless(Source):
     """A source that stores nothing and computes next to nothing."""
 
     def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
-        """Return nothing."""
+        """Return no memory and no work."""
         return Demand()
 
 
 class ZeroSource(_Effortless, PipelineSource):
-    """Gives a gradient of 0: the weight moves by the optimizer's momentum and weight decay alone.
+    """Produces gradients of 0: weights move only by the optimizer's momentum and weight decay.
 
-    `zero` is the approximation of Wang and Nelaturu, for some sites of a batch; `momentum` is the same source as a control,
-    for all sites of a batch: what is a GP phase worth if only the momentum of the last BP batch goes on?
+    `zero` is the approximation of Wang and Nelaturu, for some sites of a batch. `momentum` is the same source as a control, for
+    all sites of a batch: it shows what a GP phase is worth if only the momentum of the last BP batch continues.
     """
 
     joins = True
@@ -51,10 +51,10 @@ class SkipSource(_Effortless):
 
 
 class AverageSource(Source):
-    """The mean of each site's last `last` true gradients, of those there are; 0 before the first.
+    """Produces the mean of each site's last `last` true gradients (fewer at the beginning); 0 before the first.
 
-    With `decay` (0 to 1) it is their exponential average instead, which keeps one tensor per site in place of `last`: a plain
-    mean until `1 / (1 - decay)` gradients were seen, exponential forgetting after that.
+    With `decay` (0 to 1) it is an exponential average instead, which stores one tensor per site instead of `last`: a plain mean
+    until `1 / (1 - decay)` gradients were seen, exponential forgetting after that.
     """
 
     learns = True
@@ -77,16 +77,16 @@ class AverageSource(Source):
         self._weights = {site.index: site.weight for site in sites}
 
     def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
-        """Return the memory of the gradients that are remembered."""
+        """Return the memory of the stored gradients."""
         weights = weight_bytes(calls)
         return Demand(state=weights * (self.last if self.decay is None else 1), bp_bytes=weights)
 
     def observe(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> None:
-        """Take in the true gradients of one batch."""
+        """Store the true gradients of one batch."""
         self.prepare_learning(sites, gradients)()
 
     def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
-        """Copy the true gradients of one batch, once."""
+        """Copy the true gradients of one batch; return a function that stores the copies."""
         return partial(self._store, sites, [gradient.detach().clone() for gradient in gradients])
 
     @torch.no_grad()
@@ -133,16 +133,16 @@ class AverageSource(Source):
 
 
 class ReplaySource(AverageSource):
-    """The last true gradient once more."""
+    """Produces the last true gradient again."""
 
     def __init__(self) -> None:
         super().__init__(last=1)
 
 
 class NormalSource(_Effortless):
-    """Standard normal numbers, fresh every batch, a pure function of seed, step and the sites that are served.
+    """Standard normal numbers, new in every batch: a pure function of seed, step and the sites that are served.
 
-    The numbers of all rows come from one stream, so each process draws them all, also those of rows that it does not hold.
+    The numbers of all rows come from one stream, so each process draws all of them, also those of rows that it does not have.
     """
 
     joins = True
@@ -157,7 +157,7 @@ class NormalSource(_Effortless):
         return cls(run.seed)
 
     def begin(self, context: BatchContext) -> None:
-        """Keep the step, of which the numbers are a function."""
+        """Store the step, which determines the numbers."""
         self._step = context.step
 
     def normal(self, sites: Sequence[Site]) -> list[Tensor]:
@@ -174,15 +174,15 @@ class NormalSource(_Effortless):
 class NoiseSource(NormalSource):
     """A control: a random direction with the running norm of the site's true gradient; 0 before the first true one."""
 
-    learns = True  # from the norms alone, which the engine keeps for sources that learn
+    learns = True  # from the running norms only, which the engine updates if a source learns
     takes_sharded = True
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Keep the running norms."""
+        """Store the running norms."""
         self._norms = norms
 
     def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
-        """Do nothing: the engine keeps the norms."""
+        """Do nothing: the engine updates the norms."""
         return lambda: None
 
     def produce(self, sites: Sequence[Site]) -> list[Tensor | None]:

@@ -30,7 +30,7 @@ class TrialCall:
 class Demand:
     """Bytes that a source keeps between batches (`state`) and within a batch, and its multiply-accumulates in a batch.
 
-    All is in addition to backprop in BP batches, and to the forward pass in GP batches.
+    All of these are in addition to backprop in BP batches, and to the forward pass in GP batches.
     """
 
     state: int = 0

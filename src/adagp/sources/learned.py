@@ -1,4 +1,4 @@
-"""What the learning sources have in common: summaries of outputs, a predictor network, its optimizer and its scheduler."""
+"""Base classes of sources with a predictor network: summaries of outputs, the network, its optimizer and its scheduler."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -72,12 +72,12 @@ def milestones(epochs: int) -> tuple[int, ...]:
 
 
 def class_count(sites: Sequence[Site], classes: int | None) -> int:
-    """Return `classes`, or where it is None the rows of the model's last site: in a classifier, its classes."""
+    """Return `classes`; if it is None, the rows of the model's last site, which in a classifier are its classes."""
     return sites[-1].rows if classes is None else classes
 
 
 def class_shares(targets: Any, classes: int) -> Tensor:
-    """Return `(samples, classes)`: the one-hot label of each sample; of a sample with many labels (words), their mean.
+    """Return `(samples, classes)`: each sample's one-hot label, or the mean over its labels if it has several (words).
 
     Negative labels mean "none" and are left out.
     """
@@ -112,8 +112,8 @@ class Learner:
         self.epoch_loss = torch.zeros(())  # on the model's device after the first batch: no transfer per batch
         self.epoch_batches = 0
         self.on_gradients: Callable[[list[Tensor]], None] = lambda tensors: None
-        """Called with the network's gradients and, last, its loss, before the optimizer steps. A run that is sharded over
-        processes adds them up here, in place."""
+        """Called with the network's gradients and, last, its loss, before the optimizer steps. Runs whose weights are sharded
+        over processes sum them here, in place."""
 
     def differentiate(self, loss: Tensor) -> Tensor:
         """Put the gradients of `loss` into the parameters' `.grad` by autograd; return the loss without its graph."""
@@ -125,12 +125,12 @@ class Learner:
         gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
         self.on_gradients([*gradients, loss])
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)  # a GP batch needs no room for them
+        self.optimizer.zero_grad(set_to_none=True)  # frees memory for GP batches
         self.epoch_loss = self.epoch_loss.to(loss.device) + loss
         self.epoch_batches += 1
 
     def end_epoch(self) -> None:
-        """Let the learning rate follow its schedule, once the predictor has begun to learn."""
+        """Step the learning-rate scheduler, if the predictor has begun to learn."""
         if not self.options.plateau:
             if self.optimizer.state:
                 self.scheduler.step()
@@ -166,7 +166,7 @@ class TrainedSource(Source):
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
-        """Return the source for a run: every source of this kind takes the options of learning first, then its own."""
+        """Return the source for a run: every such class takes `LearningOptions` first, then its own options as keywords."""
         learning = {name: options.pop(name) for name in LEARNING}
         make: Any = cls
         source: Self = make(LearningOptions.of_run(run, **learning), **options)
@@ -177,7 +177,7 @@ class TrainedSource(Source):
         self.learner.optimizer.zero_grad(set_to_none=True)
 
     def end_epoch(self) -> None:
-        """Let the learning rate follow its schedule, once the predictor has begun to learn."""
+        """Step the learning-rate scheduler, if the predictor has begun to learn."""
         self.learner.end_epoch()
 
     def state_dict(self) -> dict[str, Any]:
@@ -201,9 +201,9 @@ class LearnedSource(TrainedSource, PipelineSource):
     """A predictor network that maps summaries of sites' outputs to their weight gradients, and learns from the truth.
 
     A summary is the site's output averaged over the batch, one sample per weight row, pooled to `grid` x `grid`. Several
-    forward calls in a batch (a layer used twice, micro-batches) are averaged, weighted by their number of samples. So are those
-    of several processes, each with a share of the batch: then all of them predict, or learn, the same. Of sharded weights only
-    the rows held here are predicted; each process learns from its rows, and what the network learns is added up.
+    forward calls in a batch (a layer used twice, micro-batches) are averaged, weighted by their number of samples. So are the
+    calls in several processes, each with a share of the batch: then all processes predict, and learn, the same. If weights are
+    sharded, each process predicts and learns from its own rows only, and the gradients of the network are summed.
     """
 
     joins = True
@@ -220,7 +220,7 @@ class LearnedSource(TrainedSource, PipelineSource):
 
     @abstractmethod
     def build_network(self, sites: Sequence[Site]) -> nn.Module:
-        """Return a fresh predictor network for `sites`."""
+        """Return a new predictor network for `sites`."""
 
     @abstractmethod
     def predict(self, sites: Sequence[Site], summaries: Sequence[Tensor]) -> list[Tensor]:
@@ -231,7 +231,7 @@ class LearnedSource(TrainedSource, PipelineSource):
         """Return samples `(rows, height, width)` as `(rows, 1, grid, grid)`."""
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Build the network, without touching the global random state, and what trains it."""
+        """Build the network, without touching the global random state, and its `Learner`."""
         self._norms = norms
         weight = sites[0].weight
         with torch.random.fork_rng(devices=[]):
@@ -245,8 +245,8 @@ class LearnedSource(TrainedSource, PipelineSource):
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Add the pooled batch mean of `output` to the site's summary.
 
-        A small one is pooled after the forward pass, together with those of the other sites: between two layers, whose data
-        have just gone through the CPU's caches, everything that is small takes several times as long.
+        A mean that `KeptMean` takes is pooled later, together with those of the other sites: between two layers, whose data
+        fill the CPU's caches, small operations take several times as long.
         """
         if site in self._waiting:
             self._pool_waiting()
@@ -274,9 +274,9 @@ class LearnedSource(TrainedSource, PipelineSource):
         return [gradients.get(site) for site in sites]
 
     def sizes(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Return the norms that the prediction came with; a lower precision than its own may have changed them.
+        """Return the norms that `produce` has computed, or new ones if the gradients were rounded to a lower precision.
 
-        A source derived from this one that changes what `produce` returns must answer for itself.
+        A derived class whose `produce` changes the gradients must override this, too.
         """
         exact = all(gradient.dtype == torch.float32 for gradient in gradients)
         return self._sizes if exact else super().sizes(gradients)
@@ -287,21 +287,21 @@ class LearnedSource(TrainedSource, PipelineSource):
 
     @torch.no_grad()
     def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
-        """Differentiate the sum of the sites' mean squared errors; the step of Adam follows."""
+        """Differentiate the sum of the sites' mean squared errors; return a function that takes the step of Adam."""
         truths = {site: site.share_of(truth.detach()).float() for site, truth in zip(sites, gradients, strict=True)}
         seen = self._called(sites)
         if not seen:
             return lambda: None
         scales = self._scales(seen).clamp(min=1e-30) if self.options.normalize else None
-        # Its normalization layers, if it has any, follow what they see.
+        # Its normalization layers, if it has any, update their buffers: `discard` restores these.
         self._buffers = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         return partial(self.learner.step, self.learn(seen, [truths[site] for site in seen], scales))
 
     def forecast(self, sites: Sequence[Site]) -> tuple[list[Tensor], Tensor]:
         """Return the predictions for sites that were called, in the shape and memory order of the weights; and their norms.
 
-        Here and in `learn` weights have their outputs first (see `Site.outputs_first`). Predictions are of the rows that are
-        held here; the norms are those of all rows.
+        Here and in `learn` weights have their outputs first (see `Site.outputs_first`). The predictions are of this process's
+        rows; the norms are those of all rows.
         """
         self.network.eval()
         flat = self.predict(sites, self.shared(sites))
@@ -313,8 +313,8 @@ class LearnedSource(TrainedSource, PipelineSource):
     def learn(self, sites: Sequence[Site], truths: Sequence[Tensor], scales: Tensor | None) -> Tensor:
         """Put the gradient of the loss for sites that were called into the network's `.grad`; return the loss.
 
-        It is the sum of the sites' mean squared errors, with each truth divided by its scale, if there are scales. Of a sharded
-        weight the truth has the rows `Site.share`, and the loss is this process's part of the mean over all rows.
+        It is the sum of the sites' mean squared errors, with each truth divided by its scale, if there are scales. For a
+        sharded weight, the truth has the rows `Site.share`, and the loss is this process's part of the mean over all rows.
         """
         self.network.train()
         with torch.enable_grad():
@@ -334,7 +334,7 @@ class LearnedSource(TrainedSource, PipelineSource):
 
     @torch.no_grad()
     def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:
-        """Return what the network, its two moments of Adam and the summaries take; learning is counted as three predictions."""
+        """Return the demand of the network, Adam's two moments and the summaries; learning counts as three predictions."""
         sites = list(dict.fromkeys(call.site for call in calls))
         grid, device = self.options.grid, sites[0].weight.device
         summaries = [torch.zeros(site.rows, 1, grid, grid, device=device) for site in sites]
@@ -346,11 +346,11 @@ class LearnedSource(TrainedSource, PipelineSource):
         return Demand(3 * 4 * numbers, bp_bytes=kept + 4 * numbers, gp_bytes=kept, bp_macs=3 * macs, gp_macs=macs)
 
     def shared(self, sites: Sequence[Site]) -> list[Tensor]:
-        """Return the summaries of `sites`, to be averaged in place over processes that saw other samples of the batch."""
+        """Return the summaries of those of `sites` that were called in this batch."""
         return [self._summaries[site] for site in self._called(sites)]
 
     def join(self, sites: Sequence[Site]) -> Rounds:
-        """Average the summaries over the processes, weighted by their samples; one that saw none of a site counts nothing."""
+        """Average the summaries over the processes, weighted by their samples; a process that did not call a site counts 0."""
         self._summarize_all()
         device, grid = sites[0].weight.device, self.options.grid
         counts = torch.tensor([float(self._weights.get(site, 0)) for site in sites], device=device)
@@ -366,11 +366,11 @@ class LearnedSource(TrainedSource, PipelineSource):
                 self._summaries[site], self._weights[site] = total.div_(count), int(count)
 
     def averaged(self, sites: Sequence[Site]) -> list[Tensor]:
-        """Return the summaries of `sites`."""
+        """Return the summaries of `sites`, to be averaged in place over the copies of their stages."""
         return self.shared(sites)
 
     def reduce_with(self, all_reduce: Callable[[list[Tensor]], None]) -> None:
-        """Sum the network's gradients by this function before each step."""
+        """Sum the network's gradients over the processes with this function before each step."""
         self.learner.on_gradients = all_reduce
 
     def replicated(self) -> Iterable[Tensor]:
@@ -378,14 +378,14 @@ class LearnedSource(TrainedSource, PipelineSource):
         return self.network.state_dict().values()
 
     def drop(self, sites: Sequence[Site]) -> None:
-        """Drop the summaries of `sites` alone, whose batch is over before that of other sites."""
+        """Drop the summaries of `sites`: their batch is over, while that of other sites may continue."""
         for site in sites:
             self._waiting.pop(site, None)
             self._summaries.pop(site, None)
             self._weights.pop(site, None)
 
     def discard(self) -> None:
-        """Drop the gradients of the predictor, and put its buffers back."""
+        """Drop the gradients of the predictor, and restore its buffers."""
         super().discard()
         for buffer, value in self._buffers:
             buffer.copy_(value)
@@ -414,12 +414,12 @@ class LearnedSource(TrainedSource, PipelineSource):
         self._weights[site] = total
 
     def _called(self, sites: Sequence[Site]) -> list[Site]:
-        """Return those of `sites` that were called in this batch, and have a summary now."""
+        """Return those of `sites` that were called in this batch, whose summaries are then ready."""
         self._summarize_all()
         return [site for site in sites if site in self._summaries]
 
     def _stretch(self, gradients: list[Tensor], factors: Tensor) -> None:
-        """Multiply predictions, and what is known of their norms, by `factors`."""
+        """Multiply predictions and their norms by `factors`."""
         torch._foreach_mul_(gradients, list(factors))
         self._sizes = self._sizes * factors
 

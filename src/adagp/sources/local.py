@@ -1,4 +1,4 @@
-"""The weight gradient of a single layer, from its input and the gradient at its output: no chain through other layers."""
+"""The weight gradient of a single layer, computed from its input and the gradient at its output, without other layers."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ from adagp.sources.demand import TrialCall
 
 
 def check_layer_types(source: str, sites: Sequence[Site]) -> None:
-    """Raise on sites whose weight gradient cannot be taken locally: layers that compute in a way of their own."""
+    """Raise on sites whose weight gradient cannot be computed locally: layer types that override their forward pass."""
     for site in sites:
         kind = type(site.module)
         if not computes_as_built_in(kind):
@@ -50,7 +50,7 @@ def recomputed(site: Site) -> ModelError:
 
 @dataclass(frozen=True)
 class Geometry:
-    """A convolution's steps, one number a spatial dimension, for an input that was padded where zeros do not do it."""
+    """A convolution's parameters, one number per spatial dimension, for an input that `padded` has returned."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -67,7 +67,7 @@ def batched(site: Site, tensor: Tensor) -> Tensor:
 
 
 def padded(module: Any, inputs: Tensor) -> tuple[Tensor, Geometry]:
-    """Return a convolution's input, padded in advance where its padding is not simply zeros, and the geometry that is left."""
+    """Return a convolution's input and geometry. Padding other than explicit zeros is applied to the input in advance."""
     padding = module.padding
     if module.padding_mode != "zeros" or isinstance(padding, str):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
@@ -80,7 +80,7 @@ def padded(module: Any, inputs: Tensor) -> tuple[Tensor, Geometry]:
 def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor, *, local_only: bool = False) -> Tensor:
     """Return the gradient of `site`'s weight, and nothing else, given its input and the loss's gradient at its output.
 
-    With `local_only` only the rows that this process holds of a sharded weight, where the layer allows it (`gives_rows`).
+    With `local_only` only this process's rows of a sharded weight are computed; the layer must allow that (`gives_rows`).
     """
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
@@ -112,12 +112,15 @@ def weight_gradient(site: Site, inputs: Tensor, output_gradient: Tensor, *, loca
 
 
 def gives_rows(site: Site) -> bool:
-    """Return whether the rows that this process holds of a sharded weight can have their gradient without the others."""
+    """Return whether the gradient of this process's rows of a sharded weight can be computed without the other rows."""
     return site.has_whole_rows and getattr(site.module, "groups", 1) == 1
 
 
 def _output_padding(geometry: Geometry, inputs: Size, outputs: Size, weight: Size) -> list[int]:
-    """Return by how much a transposed convolution's output is longer than its shortest one: a call may ask for it."""
+    """Return by how much a transposed convolution's output is longer than its shortest possible one, by dimension.
+
+    A call of the layer may choose it (`output_size`). For other convolutions it is 0.
+    """
     sizes = zip(inputs[2:], outputs[2:], weight[2:], geometry.stride, geometry.padding, geometry.dilation, strict=True)
     return [
         output - ((size - 1) * stride - 2 * padding + (taps - 1) * dilation + 1) if geometry.transposed else 0
@@ -126,7 +129,7 @@ def _output_padding(geometry: Geometry, inputs: Size, outputs: Size, weight: Siz
 
 
 class LocalSource(Source):
-    """A source that adds up local weight gradients, forward call by forward call. Other layers are an error."""
+    """A source that adds up local weight gradients over forward calls. Layers without such a gradient are an error."""
 
     local = True
 
@@ -136,12 +139,12 @@ class LocalSource(Source):
         self._warned_of: set[Site] = set()
 
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
-        """Raise on layers whose gradient cannot be taken locally, or at whose output none is seen."""
+        """Raise on layers whose gradient cannot be computed locally, and on recomputed ones, which show no output gradient."""
         check_layer_types(self._name, sites)
         check_not_recomputed(self._name, sites)
 
     def check_call(self, call: TrialCall, outputs: Sequence[Size]) -> None:
-        """Raise on a layer whose gradient cannot be taken locally, or at whose output none is seen."""
+        """Raise if the layer's gradient cannot be computed locally, or if the layer is recomputed in the backward pass."""
         check_layer_types(self._name, [call.site])
         check_not_recomputed(self._name, [call.site])
 
@@ -150,10 +153,11 @@ class LocalSource(Source):
         self._sums[site] = self._sums[site] + gradient if site in self._sums else gradient
 
     def check_gradients_seen(self, sites: Sequence[Site], watched: Mapping[Site, bool], seen: Collection[Site]) -> None:
-        """Check that a gradient was `seen` at the output of each of `sites`, which have a true one, if it was `watched`.
+        """Check that a gradient was `seen` at the output of each watched one of `sites`, which all have a true weight gradient.
 
-        The values of `watched` are whether autograd was on. A layer that reentrant checkpointing runs again is an error, and so
-        is a batch without any gradient at an output; a single layer is warned of once, as it may not matter for the loss.
+        `watched` has whether autograd was on in the site's call. A layer that reentrant checkpointing runs again is an error,
+        and so is a batch without any gradient at an output. For a single layer there is one warning, as it may not matter for
+        the loss.
         """
         unseen = [site for site in sites if site in watched and site not in seen]
         for site in unseen:
@@ -167,7 +171,7 @@ class LocalSource(Source):
         self._warn_of(unseen)
 
     def _warn_of(self, unseen: Sequence[Site]) -> None:
-        """Warn of the first site that has a true gradient, but none at its output, unless it was warned of before."""
+        """Warn about the first new site in `unseen`: it has a true weight gradient, but no gradient at its output."""
         new = [site for site in unseen if site not in self._warned_of]
         if new:
             self._warned_of.update(new)

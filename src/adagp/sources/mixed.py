@@ -41,7 +41,7 @@ class MixedSource(Source):
             source.bind(sites, norms)
 
     def prepare(self, shapes: Mapping[Site, Size]) -> None:
-        """Show the shapes to each part."""
+        """Pass the shapes to each part."""
         for source, _ in self.parts:
             source.prepare(shapes)
 
@@ -51,7 +51,7 @@ class MixedSource(Source):
             source.check_call(call, outputs)
 
     def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand | None:
-        """Return the sum of what the parts take, if all is known."""
+        """Return the sum of the parts' demands; None if one is unknown."""
         return total([source.demand(calls, outputs) for source, _ in self.parts])
 
     def begin(self, context: BatchContext) -> None:
@@ -60,7 +60,7 @@ class MixedSource(Source):
             source.begin(context)
 
     def see_targets(self, targets: Any) -> None:
-        """Show the targets to the parts that look at them."""
+        """Pass the targets to the parts that need them."""
         for source, _ in self.parts:
             if source.needs_targets:
                 source.see_targets(targets)
@@ -80,19 +80,19 @@ class MixedSource(Source):
                 source.enter(call)
 
     def leave(self, call: ModelCall, outputs: Sequence[Tensor]) -> None:
-        """Show the outputs to the parts that need errors."""
+        """Pass the outputs to the parts that need errors."""
         for source, _ in self.parts:
             if source.needs_error:
                 source.leave(call, outputs)
 
     def observe_error(self, call: ModelCall) -> None:
-        """Show the errors to the parts that need them."""
+        """Pass the errors to the parts that need them."""
         for source, _ in self.parts:
             if source.needs_error:
                 source.observe_error(call)
 
     def join(self, sites: Sequence[Site]) -> Rounds:
-        """Join the parts, their exchanges together round by round."""
+        """Exchange for all parts, round by round."""
         return in_step(source.join(sites) for source, _ in self.parts)
 
     @torch.no_grad()
@@ -106,7 +106,7 @@ class MixedSource(Source):
         self.prepare_learning(sites, gradients)()
 
     def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
-        """Pass the true gradients to the parts that learn."""
+        """Pass the true gradients to the parts that learn; return a function that calls what they return."""
         learners = [source for source, _ in self.parts if source.learns]
         updates = [
             source.prepare_learning(
@@ -151,7 +151,7 @@ class MixedSource(Source):
             source.load_state_dict(part)
 
     def _sum(self, site: Site, gradients: Sequence[Tensor | None]) -> Tensor | None:
-        # If the parts do not join theirs, the engine averages, for which it needs whole gradients.
+        # If some parts do not join, the engine averages the sums over the processes, and for that needs whole gradients.
         parts = [
             sharded_like(part, site.weight) if self.joins else whole(part) for part in gradients if part is not None
         ]

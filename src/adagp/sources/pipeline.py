@@ -1,13 +1,13 @@
 """The contract of a source in a pipeline, where each process has some stages of the model and a batch is several micro-batches.
 
-The methods of `Source` are called as in one process, but stage by stage: a stage's sites have their batch when the last of its
-micro-batches is done, while other stages still work on theirs. In addition::
+The methods of `Source` are called as in one process, but stage by stage: the batch of a stage's sites is complete when the last
+of its micro-batches is done, while other stages may still compute theirs. In addition::
 
-    reduce_with(all_reduce)             once: how to sum over the processes what is learned from all sites together
+    reduce_with(all_reduce)             once: sets the function that sums over processes what is learned from all sites together
     for each update of some stages:
         catch_up(features, calls, ...)  if it is an `ErrorSource`: see the calls that the pipeline has kept, with the error
-        averaged(sites), summed(sites)  where stages have copies: tensors that these exchange
-        shard(sites)                    where weights are sharded: shard what was summed
+        averaged(sites), summed(sites)  if stages have copies: the tensors that the copies exchange
+        shard(sites)                    if weights are sharded: shard the summed tensors
         produce, observe                as in one process, for the sites of these stages
         drop(sites)                     instead of forget
     site_state(sites)                   the part of `state_dict` that belongs to some sites, for a checkpoint in parts
@@ -29,7 +29,7 @@ class PipelineSource(Source):
     """A source that can train in a pipeline."""
 
     def reduce_with(self, all_reduce: Callable[[list[Tensor]], None]) -> None:  # not every source needs it
-        """Sum, by this function, what is learned from the sites of all stages together."""
+        """Store the function that sums over the processes what is learned from the sites of all stages together."""
 
     def averaged(self, sites: Sequence[Site]) -> list[Tensor]:
         """Return what was seen of `sites`, to be averaged in place over the copies of their stages."""
@@ -40,24 +40,24 @@ class PipelineSource(Source):
         return []
 
     def shard(self, sites: Sequence[Site]) -> None:
-        """Shard what was summed of `sites` like their weights."""
+        """Shard the summed tensors of `sites` like their weights."""
 
     def drop(self, sites: Sequence[Site]) -> None:
-        """Drop what was seen of `sites`, whose batch is over before that of other sites."""
+        """Drop what was seen of `sites`: their batch is over, while that of other sites may continue."""
 
     def site_state(self, sites: Collection[int]) -> dict[str, Any]:
-        """Return the part of `state_dict` that belongs to some sites, by their index; what belongs to none is left out."""
+        """Return the part of `state_dict` that belongs to the sites with these indices, without state common to all sites."""
         return {}
 
     def load_site_state(self, part: dict[str, Any]) -> None:
-        """Restore what another process's `site_state` returned, and keep the rest."""
+        """Restore what another process's `site_state` returned; the state of other sites stays."""
 
 
 @dataclass(frozen=True)
 class SiteCall:
-    """One forward call of a site: the shape of its output; its input and its output's gradient, if they were kept.
+    """One forward call of a site: the `shape` of its output; its input and the gradient at its output, if they were kept.
 
-    `produce` if the weight gradient will be needed, `observe` if the input is to be learned from.
+    `produce`: the source has to produce a weight gradient for it. `observe`: the source learns from its input.
     """
 
     site: Site
@@ -68,7 +68,7 @@ class SiteCall:
     observe: bool = False
 
     def kept_inputs(self) -> Tensor:
-        """Return the input, which a call that is to `produce` or `observe` has."""
+        """Return the input; only for calls with `produce` or `observe`."""
         assert self.inputs is not None, "a call that produces or observes has its input"
         return self.inputs.get()
 
@@ -77,7 +77,7 @@ class ErrorSource(PipelineSource):
     """A source that needs the error at the model's output, which only the last stage of a pipeline has.
 
     The pipeline keeps the calls of a stage's sites, broadcasts the features of the error when the last micro-batch is done,
-    and shows the source both, as one call of the whole batch.
+    and passes both to the source, as one call of the whole batch.
     """
 
     needs_error = True
@@ -85,21 +85,21 @@ class ErrorSource(PipelineSource):
     @property
     @abstractmethod
     def wants_inputs(self) -> bool:
-        """Whether it learns from the inputs of this batch's sites that are trained by backprop."""
+        """Whether it learns, in this batch, from the inputs of the sites that are trained by backprop."""
 
     @property
     @abstractmethod
     def wants_gradients(self) -> bool:
-        """Whether it learns from the output gradients of this batch."""
+        """Whether it learns, in this batch, from the gradients at the sites' outputs."""
 
     @abstractmethod
     def features_of(self, errors: Sequence[Tensor], outputs: Sequence[Tensor]) -> Tensor:
-        """Return the features of the model's outputs and of the errors there, samples first: what is broadcast."""
+        """Return the features of the errors at the model's `outputs`, samples first; the last stage broadcasts them."""
 
     @abstractmethod
     def catch_up(self, features: Tensor, calls: Sequence[SiteCall], whole: Tensor | None = None) -> None:
-        """See forward calls of sites, and the `features` of their error, as `watch` and `observe_error` would have.
+        """See forward calls of sites, and the `features` of their error, instead of `watch` and `observe_error`.
 
-        If the samples are a part of the batch, `whole` are the features of all of it; what is produced and learned must then
-        add up over the parts (`summed`).
+        If the samples are only a part of the batch, `whole` has the features of the whole batch. Then the produced gradients
+        and what is learned must add up over the parts (`summed`).
         """

@@ -202,7 +202,7 @@ def test_an_ambiguous_axis_is_rejected_unless_batch_first_decides() -> None:
         found(model, site_of(model), torch.randn(5, 5, 4))
     assert str(caught.value) == (
         "the output of site 'first' has the sizes (5, 5, 3), the model's (5, 3): adagp cannot tell which axis "
-        "counts the samples. Say it by an attribute of the model or of a layer around the site "
+        "counts the samples. Set the attribute batch_first of the model or of a layer around the site "
         "(model.batch_first = True, or False "
         "for sequences first), or exclude the site."
     )
