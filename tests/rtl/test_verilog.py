@@ -118,6 +118,14 @@ def test_the_programmers_page_packs_instructions() -> None:
         assert all(re.search(rf"`{re.sub(r'(first|second|result)_|[012]$', '', name)}", page) for name in fields)
 
 
+def test_the_programmers_page_names_every_field_of_block_floating_point() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "rtl-programming.md").read_text("utf-8")
+    encoding = make_blueprint("baseline", Array(4, 4), find_format("bfp"), value_words=32, sum_words=16).core.encoding
+    assert "wide_row" in encoding.array
+    assert encoding.elements == {}
+    assert [name for name in encoding.array if f"`{name}`" not in page] == []
+
+
 @pytest.mark.parametrize(("name", "words", "stages"), [("int16", 2, 0), slow("bf16", 1, 1)])
 def test_the_test_bench_of_a_dma_passes_and_finds_a_fault(name: str, words: int, stages: int, tmp_path: Path) -> None:
     """With sums that leave the chip and come back, and memory that is X until it is written."""
