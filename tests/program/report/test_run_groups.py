@@ -1,3 +1,5 @@
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,15 @@ def test_seeds_belong_together_and_backprop_comes_first(write_run: Any) -> None:
     chapter = only(runs)
     assert chapter.title == "digits_cnn on digits"
     assert {group.label: len(group.runs) for group in chapter.groups} == {"bp": 2, "adagp": 2}
+
+
+def test_methods_of_a_comparison_are_in_its_order(write_run: Any, tmp_path: Path) -> None:
+    """The page's colours go by this order, as those of the comparison's own plots do."""
+    names = ("bp", "feedback", "adagp", "skip")
+    runs = [write_run(f"runs/{name}-44-seed0", method=name) for name in sorted(names)]
+    entries = [{"name": name} for name in names]
+    (tmp_path / "comparison.json").write_text(json.dumps({"entries": entries}))
+    assert [group.label for group in only(runs).groups] == list(names)
 
 
 def test_groups_of_one_method_are_labelled_by_the_options_that_differ(write_run: Any) -> None:

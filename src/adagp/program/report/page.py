@@ -217,7 +217,7 @@ def _accelerator(modelled: Accelerated, key: str) -> PageSection:
     first = next(iter(modelled.reports.values()))
     setting = (
         f"Modelled, not measured: {first['model']}, batch size {first['batch']}, {first['array']} processing elements, "
-        f"dataflow {first['dataflow']}, with the phases of each method's first run."
+        f"dataflow {first['dataflow']}, with the phases of each method's first run. Cost only, not accuracy."
     )
     charts, sheets = tuple(panels.designs(modelled)), (tables.designs_table(modelled),)
     return PageSection(name, title, MODELLED, (setting, *modelled.remarks), charts, sheets)

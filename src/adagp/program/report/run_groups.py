@@ -127,7 +127,10 @@ def seconds_of(run: RunRecord, activity: str) -> float:
 
 
 def chapters(records: Sequence[RunRecord]) -> list[Chapter]:
-    """Sort runs into chapters and groups, both in the order of their first run; backprop's group comes first."""
+    """Sort runs into chapters and groups, both in the order of their first run; backprop's group comes first.
+
+    Methods of a comparison are in its order, so that they have the same colours as in its own plots.
+    """
     by_task: dict[str, list[RunRecord]] = {}
     for record in records:
         by_task.setdefault(f"{record.metric} {_key(record, TASK)}", []).append(record)
@@ -151,7 +154,7 @@ def _groups(records: Sequence[RunRecord]) -> tuple[MethodRuns, ...]:
         MethodRuns(label, tuple(runs))
         for label, runs in zip(_labels(by_choice.values()), by_choice.values(), strict=True)
     ]
-    return tuple(sorted(groups, key=lambda group: group.method != "bp"))
+    return tuple(sorted(groups, key=lambda group: (group.method != "bp", group.runs[0].candidate_index)))
 
 
 def _key(record: RunRecord, names: Iterable[str]) -> str:

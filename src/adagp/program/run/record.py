@@ -47,9 +47,9 @@ NOT_TRAINING = "evaluation"
 class Epoch(NamedTuple):
     """One finished epoch, counted from 1. A figure that is missing or not finite is None.
 
-    The values are those of the run's `metric`. `batches` are by kind: `bp` has the warm-up in it; `guarded` are GP batches
-    whose prediction was rejected. `seconds` are by what took them. `rejected_share` is the share of the produced gradients
-    that the guard rejected.
+    The values are those of the run's `metric`. `batches` are by kind: `bp` includes the warm-up; `guarded` are GP batches whose
+    prediction was rejected. `seconds` are by activity. `rejected_share` is the share of the produced gradients that the guard
+    rejected.
     """
 
     number: int
@@ -89,7 +89,8 @@ class RunRecord:
     """What a run folder holds, as far as it can be read; `problems` describes what is missing.
 
     `damage` has those of the problems that come from files which are there but cannot be read. Runs are compared by the
-    first of the `metrics`. `candidate` is the name that a comparison has for the run's method, empty outside comparisons.
+    first of the `metrics`. `candidate` is the name that a comparison has for the run's method, empty outside comparisons;
+    `candidate_index` is its position among the compared methods.
     """
 
     name: str
@@ -101,6 +102,7 @@ class RunRecord:
     problems: tuple[str, ...]
     damage: tuple[str, ...]
     candidate: str = ""
+    candidate_index: int = 0
 
     @property
     def metric(self) -> Metric:
@@ -263,17 +265,17 @@ def comparison_of(run: Path) -> Path | None:
     return folder if run.parent.name == "runs" and (folder / COMPARISON).is_file() else None
 
 
-def _candidate(run: Path) -> str:
-    """Return the name under which a comparison lists the method of its run in `run`."""
+def _candidate(run: Path) -> tuple[str, int]:
+    """Return the name under which a comparison lists the method of its run in `run`, and its position there."""
     folder = comparison_of(run)
     if folder is None:
-        return ""
+        return "", 0
     try:
         entries = parse_document(read_text(folder / COMPARISON, MEGABYTE), _COMPARED)["entries"]
     except RunError:
-        return ""
-    names = {candidate_folder(entry["name"]): str(entry["name"]) for entry in entries}
-    return names.get(re.sub(r"-\d+-seed\d+$", "", run.name), "")
+        return "", 0
+    listed = {candidate_folder(entry["name"]): (str(entry["name"]), index) for index, entry in enumerate(entries)}
+    return listed.get(re.sub(r"-\d+-seed\d+$", "", run.name), ("", 0))
 
 
 def candidate_folder(name: str) -> str:
@@ -307,7 +309,7 @@ def read_run(path: Path, name: str) -> RunRecord:
         metrics = (ACCURACY,)
     with _garbage_collection_paused():
         epochs = tuple(_epochs(path / "metrics.jsonl", metrics[0].name, damage))
-    record = RunRecord(name, path, config, metrics, epochs, summary, (), tuple(damage), _candidate(path))
+    record = RunRecord(name, path, config, metrics, epochs, summary, (), tuple(damage), *_candidate(path))
     problems += [*damage, *_incomplete(record)]
     for part, (figure, words) in product(("train", "test"), (("loss", "loss"), ("value", metrics[0].words))):
         gaps = [str(epoch.number) for epoch in epochs if getattr(epoch, f"{part}_{figure}") is None]
@@ -462,7 +464,7 @@ def _number(value: Any) -> float | None:
 
 
 def _listed(word: str, numbers: Sequence[str]) -> str:
-    """Return `epoch 3`, `epochs 3, 4` or, where there are many, the first few of them."""
+    """Return `epoch 3`, `epochs 3, 4` or, if there are many, the first few of them."""
     first = ", ".join(numbers[:5]) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
     return f"{word}{'s' if len(numbers) > 1 else ''} {first}"
 
