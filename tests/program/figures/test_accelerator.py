@@ -1,11 +1,13 @@
 """Pictures of the accelerator model."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adagp.errors import OptionError
 from adagp.hw import Accelerator, Convolution, Linear, Workload, scheduled_run, simulate
+from adagp.program.figures import accelerator
 from adagp.program.figures.accelerator import name_layers, plot_simulation, plot_speedups
 from adagp.program.figures.style import check_picture_path, style, subplots
 from adagp.schedules import parse_schedule
@@ -21,6 +23,19 @@ def test_figures_are_written(tmp_path: Path, suffix: str) -> None:
     assert path.stat().st_size > 10_000
     plot_speedups({"a": {"baseline": 1.0, "max": 1.4}, "b": {"baseline": 1.0, "max": 1.5}}, "title", path)
     assert path.stat().st_size > 3_000
+
+
+def test_speedups_of_one_model_are_named_below_their_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(accelerator, "save", lambda figure, path: drawn.append(figure))
+    layers = (Linear("head", 1, 64, 10),)
+    run = scheduled_run(parse_schedule("paper", 90), 90, samples=2000, batch=100)
+    plot_simulation(simulate(Workload("small", layers), Accelerator(), run), tmp_path / "picture.png")
+    (figure,) = drawn
+    panel = figure.axes[5]
+    assert panel.get_title() == "Speed-up"
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["baseline", "low", "efficient", "max"]
+    assert panel.get_legend() is None
 
 
 def test_bad_paths_are_rejected(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def plot_simulation(simulation: Simulation, path: Path) -> None:
         rows = layer_rows(simulation)
         _traffic(axes[1][0], rows)
         _joules(axes[1][1], rows)
-        _speedups(axes[1][2], {"": _speedups_of(simulation)})
+        _draw_designs(axes[1][2], _speedups_of(simulation))
         figure.suptitle(
             f"{simulation.workload.name}, {accelerator.dataflow} on {accelerator.array} PEs, batch {simulation.run.batch}: "
             "modelled; cost only, not accuracy"
@@ -138,6 +138,14 @@ def _speedups(axes: "Axes", speedups: Mapping[str, Mapping[str, float]]) -> None
     highest = max((value for row in speedups.values() for value in row.values()), default=1.0)
     axes.set(ylabel="speed-up over the baseline", title="Speed-up", ylim=(0, max(2.0, 1.15 * highest)))
     legend_beside(axes)
+
+
+def _draw_designs(axes: "Axes", speedups: Mapping[str, float]) -> None:
+    """Draw the speed-ups of one model: the baseline in grey, the other designs in one colour."""
+    colours = [GREY if design == "baseline" else COLOURS[0] for design in speedups]
+    bars = axes.bar(list(speedups), list(speedups.values()), color=colours)
+    axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=9)
+    axes.set(ylabel="speed-up over the baseline", title="Speed-up", ylim=(0, max(2.0, 1.15 * max(speedups.values()))))
 
 
 def _energy(axes: "Axes", simulation: Simulation) -> None:
