@@ -65,6 +65,16 @@ def test_sixteen_methods_have_separate_labels_and_distinct_colours(tmp_path: Pat
         assert axes.get_xlim()[0] >= -15  # no bar goes below zero seconds
 
 
+def test_the_note_explains_only_what_is_drawn(tmp_path: Path, drawn: list[Any]) -> None:
+    methods = {"bp": method(0.6, 50)}
+    for names in (("batches",), ("seconds",)):
+        plots.draw_pareto(document(methods, *names), tmp_path, ("png",))
+    assert [figure.get_supxlabel() for figure in drawn] == [
+        "bars: 95% interval over seeds; dotted line: Pareto front",
+        "bars: 95% interval over seeds; small dots: single seeds",
+    ]
+
+
 def test_error_bars_end_at_the_bounds_of_the_values(tmp_path: Path, drawn: list[Any]) -> None:
     plots.draw_pareto(document({"bp": method(0.99, 5, 0.2)}), tmp_path, ("png",))
     (figure,) = drawn

@@ -65,9 +65,10 @@ def draw_pareto(document: Record, out: Path, formats: Sequence[str] = ("png", "s
 def _pareto_key(regimes: Mapping[str, Record]) -> str:
     """Return what the bars, dots and lines of the panels mean."""
     counts = {method["runs"] for content in regimes.values() for method in content["methods"].values()}
-    bars = ["bars: 95% interval over seeds; small dots: single seeds"] if max(counts) > 1 else []
+    bars = ["bars: 95% interval over seeds"] if max(counts) > 1 else []
+    dots = ["small dots: single seeds"] if max(counts) > 1 and set(regimes) != {BATCHES} else []
     lines = ["dotted line: Pareto front"] if BATCHES in regimes else []
-    return "; ".join([*bars, *lines])
+    return "; ".join([*bars, *dots, *lines])
 
 
 def _equal_cost_panel(
