@@ -82,6 +82,7 @@ def test_the_guard_holds_one_site_and_lets_the_others_move() -> None:
     assert batch.rejected == ("first",)
     assert not batch.guarded
     assert trainer.rejections.total == (2, 4)
+    assert repr(trainer.rejections) == "2 of 4 gradients rejected"
     again = copy.deepcopy(trainer.rejections)
     again.load_state_dict(trainer.rejections.state_dict())
     assert trainer.rejections.read() == {"first": 1.0, "last": 0.0}

@@ -103,6 +103,11 @@ class RejectionCounts:
                 stacklevel=2,
             )
 
+    def __repr__(self) -> str:
+        """Return how many gradients were rejected, of how many."""
+        rejected, checked = self.total
+        return f"{rejected} of {checked} gradients rejected"
+
     @property
     def total(self) -> tuple[int, int]:
         """The gradients rejected, and those produced, since the last `read`."""
