@@ -290,7 +290,10 @@ def _fused_attention(workload: Workload) -> dict[int, str]:
 
 
 def _fused(stage: Stage, part: str, accelerator: Accelerator) -> Stage:
-    """Return the stage as part of fused attention: scores and their gradients stay on chip, and scores are computed twice."""
+    """Return the stage as part of fused attention: scores and their gradients stay on chip, and scores are computed twice.
+
+    Negative amounts take back the off-chip traffic of the scores in the products that are not fused.
+    """
     words = stage.batch * (stage.layer.output_words if part == "scores" else stage.layer.input_words)
     scores, gradients = (words * accelerator.width(what) for what in ("activations", "gradients"))
     if part == "use":
@@ -304,7 +307,7 @@ def _fused(stage: Stage, part: str, accelerator: Accelerator) -> Stage:
     return replace(
         stage,
         forward=forward,
-        input_gradient=stage.input_gradient.moving(-gradients, 0) + forward,
+        input_gradient=stage.input_gradient.moving(-gradients, 0) + forward,  # the backward pass recomputes the scores
         weight_gradient=stage.weight_gradient.moving(-gradients, 0),
     )
 
@@ -425,12 +428,14 @@ def _split_duties(stages: Sequence[Stage], split: BatchSplit, accelerator: Accel
         return backprop
     plan = predicted_plan(split.predictor)
     parts = [backprop]
-    for samples, again in ((size if split.selects else size - true, False), (true, True)):
+    # A source that selects the samples for backprop first predicts all of them, to see their errors.
+    first = size if split.selects else size - true
+    for samples, forward_done in ((first, False), (true, True)):
         few = [_without_update(_resized(stage, accelerator, samples)) for stage in stages]
         predicted = duties(few, plan, accelerator, False, variant=split.variant)
         if split.predicts:
-            parts.append([replace(duty, forward=NOTHING) if again else duty for duty in predicted])
-        elif not again:
+            parts.append([replace(duty, forward=NOTHING) if forward_done else duty for duty in predicted])
+        elif not forward_done:
             parts.append([Duty(duty.stage, duty.forward) for duty in predicted])
     return [_summed(duty_parts) for duty_parts in zip(*parts, strict=True)]
 

@@ -97,12 +97,11 @@ def _row_cuts(product: Product) -> Cuts:
         (images * lines * width, -(-window.images // images), images * whole, window.images * whole)
         for images in part_sizes(window.images)
     ]
-    for some in part_sizes(lines)[:-1]:
-        parts, rest = -(-lines // some), (lines - 1) % some + 1
-        moved = (parts - 1) * window.touched(some, 0) + window.touched(rest, 0)
-        rows.append(
-            (some * width, window.images * parts, window.touched(some, 0) * columns, window.images * moved * columns)
-        )
+    for height in part_sizes(lines)[:-1]:
+        parts, last_height = -(-lines // height), (lines - 1) % height + 1
+        touched = window.touched(height, 0)
+        moved = (parts - 1) * touched + window.touched(last_height, 0)
+        rows.append((height * width, window.images * parts, touched * columns, window.images * moved * columns))
     return Cuts(*(np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)))
 
 
@@ -189,7 +188,7 @@ def best_tiling(
     if memory.accumulator_bits and placement_of(dataflow, product) is not None:
         fitting = np.flatnonzero(_fits_accumulators(tilings, product, array, dataflow, memory))
         quickest = times[fitting].min(initial=inf)
-    else:  # those that fit come first
+    else:  # tilings are sorted by the memory that they take, so those that fit come first
         fitting = np.arange(int(tilings.tile_bits.searchsorted(memory.buffer_bits / 2, side="right")))
         quickest = least[max(0, fitting.size - 1)]
     if allowed is not None:
@@ -204,12 +203,12 @@ def best_tiling(
     else:
         joules = _joules(tilings, product, array, dataflow, memory, times)
         criteria = [joules * times if memory.objective == "edp" else joules, times, tilings.traffic]
-    # Hardware takes some cycles more for each tile, which are not modelled: of equals, the fewest tiles.
+    # Among equals, take the fewest tiles: hardware needs some more cycles for each tile, which are not modelled.
     rows, depth, columns = (loop.parts for loop in tilings.loops)
     criteria.append(tilings.broadcast(rows * depth * columns))
     for criterion in criteria:
         fitting = fitting[criterion[fitting] <= criterion[fitting].min()]
-    # Of equals the first, as the orders and the cuts are numbered.
+    # Among those that are left, take the first in the numbering of orders and cuts.
     chosen = int(fitting[(tilings.orders[fitting] * tilings.cuts_index.size + tilings.cuts_index[fitting]).argmin()])
     cuts = np.unravel_index(tilings.cuts_index[chosen], tilings.shape)
     tile = tuple(int(loop.size.flat[at]) for loop, at in zip(tilings.loops, cuts, strict=True))
@@ -270,9 +269,10 @@ def _fits_accumulators(
 
 @lru_cache(maxsize=1024)
 def tiling_times(product: Product, array: Array, dataflow: str, bits_per_cycle: float) -> tuple[Amounts, Amounts]:
-    """Return the cycles of one product for each tiling, and the least of it and those before it.
+    """Return the cycles of one product for each tiling, and their running minimum.
 
-    A tiling takes the array's cycles or those of its transfers, whichever are more.
+    A tiling takes the array's cycles or those of its transfers, whichever are more. As tilings are sorted by the memory that
+    they take, the running minimum at a tiling is the time of the quickest one that needs no more memory.
     """
     tilings = all_tilings(product)
     cycles = _array_cycles(tilings, product, array, dataflow)
@@ -281,7 +281,7 @@ def tiling_times(product: Product, array: Array, dataflow: str, bits_per_cycle: 
 
 
 def _array_cycles(tilings: Tilings, product: Product, array: Array, dataflow: str) -> Any:
-    """Return the array's cycles of one product for each tiling; 0 where they do not depend on it."""
+    """Return the array's cycles of one product for each tiling; 0 for a dataflow whose cycles do not depend on it."""
     placement = placement_of(dataflow, product)
     if placement is None:
         return 0
@@ -316,16 +316,16 @@ def _traffic(
     result, reads, writes = RESULTS[product.operation], 0, 0
     for name, words in moved.items():
         loop, width = MISSING[name], getattr(product.bits, name)
-        inside = order[order.index(loop) + 1 :]
-        again: Any = False
-        for inner in inside:
-            again = again | cut[inner]
-        times = np.where(again, parts[loop], 1)
+        # A tile stays on chip while only the loop without its index turns; a turn of any loop inside that one replaces it.
+        replaced: Any = False
+        for inner in order[order.index(loop) + 1 :]:
+            replaced = replaced | cut[inner]
+        times = np.where(replaced, parts[loop], 1)
         if name != result:
             reads = reads + times * words * width
             continue
         partial = (times - 1) * words * product.bits.sums
-        # Lines that two tiles share are whole only after the second; the first one's part is read again.
+        # Sums of lines that two tiles share are complete only after the second one, which reads the first one's part again.
         overlap = (words - distinct_inputs(product)) * product.bits.sums if name == "inputs" else 0
         reads = reads + partial + overlap
         writes = writes + partial + words * width

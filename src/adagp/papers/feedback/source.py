@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Size, Tensor
@@ -40,6 +40,16 @@ from adagp.sources.pipeline import ErrorSource, SiteCall
 
 CallKey = tuple[int, int]
 """A forward call of a site: the number of the model's call in a micro-batch, and that of the site's call in it."""
+
+
+class _Snapshot(NamedTuple):
+    """The state at the beginning of a batch, to which `discard` goes back."""
+
+    outputs: list[int]
+    axes: dict[int, int]
+    fits: dict[int, SiteRegression]
+    corrections: dict[int, BiasCorrection]
+    sides: dict[int, int]
 
 
 class FeedbackSource(LocalSource, ErrorSource):
@@ -124,7 +134,7 @@ class FeedbackSource(LocalSource, ErrorSource):
         self._rows: dict[tuple[Any, ...], FeatureRows] = {}
         self._watched: dict[Site, bool] = {}  # the sites to learn from, and whether autograd was on
         self._learned: set[Site] = set()
-        self._before: tuple[Any, ...] = ()
+        self._before = _Snapshot([], {}, {}, {}, {})
 
     @classmethod
     def build(cls, run: RunFacts, **options: Any) -> Self:
@@ -166,8 +176,8 @@ class FeedbackSource(LocalSource, ErrorSource):
     def begin(self, context: BatchContext) -> None:
         """Keep the context of the batch."""
         self._context = context
-        learned = dict(self._fits), dict(self._corrections), dict(self._sides)
-        self._before = self._errors.outputs, self._axes.state_dict(), *learned
+        fits, corrections, sides = dict(self._fits), dict(self._corrections), dict(self._sides)
+        self._before = _Snapshot(self._errors.outputs, self._axes.state_dict(), fits, corrections, sides)
 
     def enter(self, call: ModelCall) -> None:
         """Number the call within its micro-batch. The first call after an error begins a new micro-batch."""
@@ -291,7 +301,7 @@ class FeedbackSource(LocalSource, ErrorSource):
     def _mix(self, call: ModelCall, site_call: SiteCall) -> None:
         """Mix the inputs of a call. Its weight gradient is taken once all micro-batches are mixed."""
         site, fit = site_call.site, self._fits.get(site_call.site.index)
-        if fit is None or site.index not in self._before[2]:  # there was no true gradient before this batch
+        if fit is None or site.index not in self._before.fits:  # there was no true gradient before this batch
             self.add(site, torch.zeros_like(site.weight if self._context.several else blank(site.weight)))
             return
         inputs, key = site_call.kept_inputs(), (site, self._key("mixed", call, site))
@@ -407,8 +417,10 @@ class FeedbackSource(LocalSource, ErrorSource):
 
     def discard(self) -> None:
         """Restore the fits, bias corrections, outputs and sample axes that were there before this batch."""
-        self._errors.outputs, axes, self._fits, self._corrections, self._sides = self._before
-        self._axes.load_state_dict(axes)
+        before = self._before
+        self._errors.outputs, self._fits = before.outputs, before.fits
+        self._corrections, self._sides = before.corrections, before.sides
+        self._axes.load_state_dict(before.axes)
 
     def forget(self) -> None:
         """Drop what was kept of this batch."""

@@ -49,6 +49,7 @@ def rounds(operation: str, algorithm: str, size: int) -> list[CommunicationRound
         up = list(_binomial(size))
         down = [tuple((receiver, sender) for sender, receiver in pairs) for pairs in reversed(up)]
         return [CommunicationRound(pairs, 1.0) for pairs in (*up, *down)]
+    # In the round of distance d each chip sends the d parts that it has so far; the last round, the parts that are left.
     doubling = [
         CommunicationRound(
             tuple((position, (position - distance) % size) for position in range(size)),
@@ -172,6 +173,7 @@ def waiting_backward(parts: Sequence[Bucket], gather: Time, scatter: Time, *, ov
     amounts = [part.amount for part in parts]
     if not (parts and overlap):
         return sum(gather(amount) + scatter(amount) for amount in amounts)
+    # Times: the pass is done up to here, the link is busy until, the weights of the next bucket arrive.
     done = 0.0
     link = arrived = gather(amounts[0])
     for part, upcoming in zip(parts, [*amounts[1:], 0.0], strict=True):

@@ -140,12 +140,13 @@ def split_tensors(workload: Workload, ways: int) -> TensorSplit:
             if inside:
                 shared.add(number)
             if layer.operation == "embedding" and index < 0:
-                forward[0] = max(forward[0], layer.output_words)
+                forward[0] = max(forward[0], layer.output_words)  # the sum of its results, counted with the first layer
             parts.append(_narrowed(layer, ways) if inside else layer)
             continue
         index += 1
         if roles[index] == COLUMNS and not inside and layer.input_gradient:
             backward[index] = layer.input_words
+        # From a column split to the next row split, each chip has only its part of the activations.
         inside = roles[index] in (COLUMNS, HEADS)
         if roles[index] in (HEADS, ROWS):
             shared.add(number)
@@ -230,6 +231,7 @@ def _split_attention(layers: Sequence[ArrayLayer], roles: list[str], start: int,
             f"no linear layer takes the results of attention '{heads.name}', so tensor={ways} cannot split it."
         )
     roles[stop] = ROWS
+    # The projections before the products read the model's width, which is the output width of the projection after them.
     width = after.out_features
     for index in range(start - 1, -1, -1):
         layer = layers[index]

@@ -195,6 +195,10 @@ class ManyChips:
         return with_broadcast(program) if source_work(source).output_error and self.parallel.pipeline > 1 else program
 
     def _batch(self, phases: Sequence[Phase], without: Sequence[Phase], source: str) -> BatchTime:
+        """Return the time of the batches `phases`, less that of the batches `without`, in terms.
+
+        Each term is the growth of the time if its exchange is included in addition to those of the terms before it.
+        """
         clock = self.accelerator.clock_hz
         steps, terms = 0.0, dict.fromkeys(TERMS, 0.0)
         for number in range(len(EXCHANGED) + 1):
@@ -204,7 +208,7 @@ class ManyChips:
             whole = self.timeline(phases, source, included)
             rest = self.timeline(without, source, included) if without else None
             total = whole.steps - (rest.steps if rest else 0.0)
-            if number and not isclose(total, steps, rel_tol=1e-12):
+            if number and not isclose(total, steps, rel_tol=1e-12):  # a rounding error is no term
                 terms[included[-1]] = (total - steps) / clock
             elif not number:
                 busy = _busy(whole) - (_busy(rest) if rest else 0.0)
@@ -295,6 +299,7 @@ class ManyChips:
             return _Extra(update_bp=after_backward(parts, scatter, overlap=overlap))
         gather = partial(fabric.seconds, ALL_GATHER, groups)
         both = waiting_backward(parts, gather, scatter, overlap=overlap)
+        # The term `weights` already has the wait for the weights alone.
         return _Extra(update_bp=both - waiting_for_weights(parts, gather, overlap=overlap))
 
     def _buckets(self, part: _StagePart, direction: int, what: str) -> list[Bucket]:
