@@ -187,7 +187,26 @@ def conclude_speedups(name: str, workspace: Workspace) -> Conclusion:
         verdicts.append(
             compare("average speed-up, MAX (abstract)", number, mean(values), "modelled", Terms(reduced=text))
         )
+    if "reuse" in section.content["claims"]:
+        verdicts.append(_judge_reuse(section, workspace))
     return Conclusion(rows, verdicts, lambda: _draw_speedups(rows, dataflow, section))
+
+
+def _judge_reuse(section: Section, workspace: Workspace) -> Verdict:
+    """Compare the energy of the baseline's memory accesses in the three dataflows of the figures."""
+    joules = {
+        dataflow: sum(sum(_figures(workspace, dataset, "memory_joules", "baseline", dataflow)) for dataset in SETS)
+        for dataflow in FIGURES.values()
+    }
+    text = ", ".join(f"{dataflow} {value / joules['rs']:.2f} times" for dataflow, value in joules.items())
+    text += " the memory energy of rs, baseline, 13 CNNs on three data sets"
+    return judge(
+        "memory energy by dataflow",
+        section.claim("reuse"),
+        min(joules, key=joules.__getitem__) == "rs",
+        text,
+        "modelled",
+    )
 
 
 def _speedup_rows(workspace: Workspace, dataflow: str) -> list[dict[str, Any]]:
@@ -345,9 +364,22 @@ def conclude_energy(budget: str, workspace: Workspace) -> Conclusion:
             f"{saving} of {len(rows)} models and data sets; the least saving is {min(least):.1%}",
             "modelled",
         ),
+        _judge_own_memory(section, workspace),
     ]
 
     return Conclusion(rows, verdicts, lambda: _draw_energy(rows))
+
+
+def _judge_own_memory(section: Section, workspace: Workspace) -> Verdict:
+    """Compare time and memory energy of Efficient, whose predictor has a memory of its own, with those of LOW."""
+    designs = [workspace.result(part)["dataflows"]["ws"] for part in simulations().values()]
+    saved = {
+        words: [1 - each["efficient"][name] / each["low"][name] for each in designs]
+        for words, name in (("cycles", "cycles"), ("memory energy", "memory_joules"))
+    }
+    text = ", ".join(f"{mean(values):.2%} less {words} (at least {min(values):.3%})" for words, values in saved.items())
+    holds = all(value > 0 for values in saved.values() for value in values)
+    return judge("Efficient over LOW", section.claim("own"), holds, f"{text}; 13 CNNs on three data sets", "modelled")
 
 
 def _energies(designs: dict[str, dict[str, float]]) -> dict[str, float]:

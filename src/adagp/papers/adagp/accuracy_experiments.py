@@ -48,15 +48,16 @@ SHORT_SETS: dict[str, dict[str, Any]] = {"imagenet": {"dataset": "imagenette", "
 """Further sets of that budget, with one model of each family: 947 training images of Imagenette, of 64x64 pixels."""
 SHORT_RANK = 7
 """After all other runs of that budget: thirteen models take longest."""
-SHORT_METHODS = ("bp", "adagp", "skip")
 SMALL_SETS = {"cifar100": "tinyimagenet100", "imagenet": "imagenette"}
 """The small sets of photographs that are trained on in the place of large ones: 10,000 and 9,469 images of 64x64 pixels."""
 SMALL_BATCH = 32
 """Their batch size: 20 epochs of a fifth of CIFAR-10's images would be too few updates in batches of 128."""
 FIFTH: dict[str, Any] = {**CIFAR, "validation": 0.8, "test_samples": 4000, "batch_size": SMALL_BATCH}
 """The same recipe on a fifth of CIFAR-10's images, tested on others: nearly as many updates in about a quarter of the time."""
-STANDARD_METHODS = ("bp", "adagp", "skip", "feedback")
+CONTROL = "skip"
+STANDARD_METHODS = ("bp", "adagp", CONTROL, "feedback")
 """As far as they are installed; skip leaves out the batches that the others predict."""
+SHORT_METHODS = ("bp", "adagp", CONTROL)
 STANDARD: dict[str, tuple[str, float]] = {
     "vgg13": ("vgg13_bn", 0.125),
     "vgg16": ("vgg16_bn", 0.125),
@@ -200,7 +201,7 @@ def conclude_table_1(budget: str, workspace: Workspace) -> Conclusion:
     if budget == "full":
         verdicts += [_published_accuracy(workspace, key, runs[key]) for key in runs]
     verdicts += _all_answers(published(TABLE_1), workspace, runs)
-    verdicts += _own_arithmetic()
+    verdicts += [*_all_gain(budget, workspace, runs), *_own_arithmetic()]
     return _conclusion(budget, workspace, groups(budget), runs, verdicts)
 
 
@@ -245,9 +246,16 @@ def _published_gain(
     ours = [runs_of_method.mean(workspace) for runs_of_method in members if runs_of_method is not None]
     options = members[0].options
     terms = TERMS[budget] if _has_learnt(members[0], workspace) else Terms(unlike=UNLEARNT)
+    control = runs.get((dataset, model, CONTROL))
+    extent = "; ".join(filter(None, (_control_figures(control, workspace), members[0].extent)))
     if budget != "full":
         quantity += f" (ours: {options['model']}, {options['dataset']})"
-    return compare_difference(quantity, numbers, ours, terms, tolerance=tolerance, extent=members[0].extent)
+    return compare_difference(quantity, numbers, ours, terms, tolerance=tolerance, extent=extent)
+
+
+def _control_figures(control: RunGroup | None, workspace: Workspace) -> str:
+    """Return the accuracy of the runs with the same batches left out, in words; empty where none were trained."""
+    return "" if control is None else f"the same batches left out: {mean_and_range(control.values(workspace))} %"
 
 
 def _has_learnt(backprop: RunGroup, workspace: Workspace) -> bool:
@@ -276,31 +284,64 @@ def _answers(
     """Compare two methods model by model; where a control was trained, over all models, too."""
     least = -section.slack if other == "bp" else SMALLEST_GAIN
     gains, verdicts = [], []
-    for run, reference in _pairs_that_learnt(workspace, runs, method, other):
+    for key, run, reference in _pairs_that_learnt(workspace, runs, method, other):
+        control = runs.get((*key, CONTROL))
         gains.append(run.mean(workspace) - reference.mean(workspace))
         run_range, reference_range = mean_and_range(run.values(workspace)), mean_and_range(reference.values(workspace))
-        text = f"{method} {run_range}, {other} {reference_range} %; {run.extent}"
+        text = f"{method} {run_range}, {other} {reference_range} %; "
+        if other == "bp" and control is not None:
+            text += f"{_control_figures(control, workspace)}; "
+        text += run.extent
         name = f"{quantity}: {run.options['model']}, {run.options['dataset']}"
         verdicts.append(judge(name, section.claim(claim), gains[-1] >= least, text))
     average = interval(gains)
-    if average is None or average.low is None or "skip" not in {key[2] for key in runs}:
+    if average is None or average.low is None or CONTROL not in {key[2] for key in runs}:
         return verdicts
     seeds = len(next(iter(runs.values())).parts)
     text = (
         f"{method} less {other}: {average.mean:+.2f} points on average over {average.count} models, "
         f"95% interval {average.low:+.2f} to {average.high:+.2f}; {'one seed' if seeds == 1 else f'{seeds} seeds'} each"
     )
+    if other == "bp":
+        lost = [
+            control.mean(workspace) - reference.mean(workspace)
+            for _, control, reference in _pairs_that_learnt(workspace, runs, CONTROL, other)
+        ]
+        text += f"; the same batches left out: {mean(lost):+.2f}"
     return [judge(f"{quantity}: over all models", section.claim(claim), average.low >= least, text), *verdicts]
 
 
 def _pairs_that_learnt(
     workspace: Workspace, runs: Mapping[Key, RunGroup], method: str, other: str
-) -> Iterator[tuple[RunGroup, RunGroup]]:
-    """Yield the runs of two methods on each model that was trained with both, and that backprop could train."""
+) -> Iterator[tuple[tuple[str, str], RunGroup, RunGroup]]:
+    """Yield data set and model, and the runs of two methods, where both were trained and backprop has learnt something."""
     for dataset, model in dict.fromkeys(key[:2] for key in runs):
         run, reference = runs.get((dataset, model, method)), runs.get((dataset, model, other))
         if run is not None and reference is not None and _has_learnt(runs[dataset, model, "bp"], workspace):
-            yield run, reference
+            yield (dataset, model), run, reference
+
+
+def _all_gain(budget: str, workspace: Workspace, runs: Mapping[Key, RunGroup]) -> Iterator[Verdict]:
+    """Judge whether ADA-GP is more accurate than backprop for all models on CIFAR-10: in the printed table, and in our runs."""
+    claim, printed = published(TABLE_1).claim("all"), published(TABLE_1).content["cifar10"]
+    ahead = sum(row["adagp"] > row["bp"] for row in printed.values())
+    text = f"{ahead} of {len(printed)} models in the printed table"
+    yield judge("ADA-GP ahead of backprop, printed", claim, ahead == len(printed), text, "computed")
+    if budget == "quick":
+        return
+    trained = {key: value for key, value in runs.items() if key[0] == "cifar10"}
+    gains = {
+        method: [
+            run.mean(workspace) - reference.mean(workspace)
+            for _, run, reference in _pairs_that_learnt(workspace, trained, method, "bp")
+        ]
+        for method in ("adagp", CONTROL)
+    }
+    counts = {method: f"{sum(gain > 0 for gain in each)} of {len(each)} models" for method, each in gains.items()}
+    holds = all(gain > 0 for gain in gains["adagp"]) if gains["adagp"] else None
+    text = f"{counts['adagp']}; the same batches left out: {counts[CONTROL]}; "
+    text += next(iter(runs.values())).extent if runs else "no model is finished"
+    yield judge("ADA-GP ahead of backprop", claim, holds, text)
 
 
 def _own_arithmetic() -> list[Verdict]:

@@ -258,7 +258,7 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
     )
     taken = ", ".join(f"{own['batches']} batches in {phase.upper()}" for phase, own in phases.items())
     last = {name: 100 * epochs[-1][name] for name in CURVES} if epochs else dict.fromkeys(CURVES, 0.0)
-    text = ", ".join(f"{CURVES[name]} {value:.1f}%" for name, value in last.items())
+    text = ", ".join(f"{CURVES[name]} {value:.1f}%" for name, value in last.items()) + "; one seed"
     verdicts = [
         judge("words that differ after an epoch", section.claim("bits"), different == 0, f"{different} words; {taken}"),
         judge("batches whose cycles differ", section.claim("cycles"), unequal == 0, f"{unequal} batches; {taken}"),

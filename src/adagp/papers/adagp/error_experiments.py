@@ -258,7 +258,7 @@ def _size(section: Section, errors: Mapping[str, Any]) -> Verdict:
         f"{PRINTED}: {min(printed):.4g} to {max(printed):.4g} %; "
         f"definitions that stay below {bound:g} %: {'; '.join(within) or 'none of those tried'}; nearest: {nearest}, "
         f"at most {largest[nearest]:.2g} % (first layer {first[0]:.2g} to {first[-1]:.2g} %), "
-        f"where predicting zero has at most {errors[nearest]['zero']:.2g} %"
+        f"where predicting zero has at most {errors[nearest]['zero']:.2g} %; one seed"
     )
     return judge("size of the error", section.claim("small"), max(printed) < bound, text)
 
@@ -272,7 +272,7 @@ def _trend(section: Section, errors: Mapping[str, Any]) -> Verdict:
     (mape_begin, mape_end), (mse_begin, mse_end) = ends.values()
     text = (
         f"mean MAPE {mape_begin:.4g} to {mape_end:.4g} %, mean MSE {mse_begin / 100:.3g} to {mse_end / 100:.3g}, "
-        "first to last epoch"
+        "first to last epoch; one seed"
     )
     return judge("trend of the error", section.claim("falls"), falls, text)
 

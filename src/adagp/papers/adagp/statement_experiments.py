@@ -12,7 +12,7 @@ from adagp.core.plan import Step
 from adagp.hw import Accelerator, scheduled_run, simulate
 from adagp.hw.simulate import predictor_weights
 from adagp.hw.workload import Convolution
-from adagp.papers.adagp.accelerator_experiments import BATCH
+from adagp.papers.adagp.accelerator_experiments import BATCH, PREDICTING, average, simulations
 from adagp.program.figures.style import grouped_bars, subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, Part, Workspace, add_experiment
 from adagp.program.reproduce.published import Section, published
@@ -99,6 +99,7 @@ def conclude_statements(budget: str, workspace: Workspace) -> Conclusion:
         ),
         judge("latency of predictions", section.claim("latency"), quicker == sites, _of(quicker, sites), "modelled"),
         *_example(),
+        *_storage(section),
     ]
     rows = [{"model": model, **result} for model, result in results.items()]
     return Conclusion(rows, verdicts, lambda: _draw(rows, ("always_efficient", "always_max"), "modelled speed-up"))
@@ -130,15 +131,67 @@ def _example() -> list[Verdict]:
     ]
 
 
+def _storage(section: Section) -> list[Verdict]:
+    """Count the words of one predictor for all layers, of one for each, and of the single layer that section 3.6 rules out."""
+    shape = Accelerator().predictor
+    shared, separate = {}, {}
+    for model in MODELS:
+        sites = [layer for layer in model_workload(model, "imagenet").array_layers if layer.trainable]
+        words = [shape.weights(layer) for layer in sites]
+        shared[model], separate[model] = max(words), sum(words)
+    counts = ", ".join(f"{model} {shared[model]:,} in place of {separate[model]:,} words" for model in MODELS)
+    example = section.content["example"]
+    outputs, weights = EXAMPLE_CHANNELS * int(example["output"]["side"]) ** 2, int(example["weights"]["count"])
+    text = f"{outputs:,} outputs of a sample, {weights:,} gradients: {outputs * weights:,} weights; "
+    text += f"our predictor of VGG13 has {shared['vgg13']:,} words"
+    return [
+        judge(
+            "one predictor for all layers",
+            section.claim("storage"),
+            all(shared[model] < separate[model] for model in MODELS),
+            f"{counts}; ImageNet",
+            "computed",
+        ),
+        judge(
+            "a single fully connected layer",
+            section.claim("naive"),
+            outputs * weights > SUBSTANTIAL * shared["vgg13"],
+            text,
+            "computed",
+        ),
+    ]
+
+
+EXAMPLE_CHANNELS = 256
+"""Output channels of the example of section 3.6."""
+SUBSTANTIAL = 100
+"""Times the predictor's own words that count as substantial memory."""
+
+
 def conclude_checks(budget: str, workspace: Workspace) -> Conclusion:
     """Answer the notes' third check, traffic and use of the PEs, and look for a predictor that is larger than the buffer."""
     section, results = published(CHECKS), _results(workspace)
-    verdicts = [_judge_traffic(section, results), _judge_use(section, results), _judge_size(section, results)]
+    verdicts = [
+        _judge_traffic(section, results),
+        _judge_use(section, results),
+        _judge_size(section, results),
+        _judge_low(section, workspace),
+    ]
     rows = [{"model": model, **result} for model, result in results.items()]
     columns = [f"{design}_macs_a_cycle" for design in ("baseline", "efficient", "max")]
     return Conclusion(rows, verdicts, lambda: _draw(rows, columns, "modelled MACs in a cycle"))
 
 
+def _judge_low(section: Section, workspace: Workspace) -> Verdict:
+    """Compare what LOW gains with what MAX gains, over the thirteen CNNs on ImageNet, weight stationary."""
+    gains = {design: average(workspace, "imagenet", "speedup", design) - 1 for design in PREDICTING}
+    text = ", ".join(f"{design} {1 + gain:.3f} times" for design, gain in gains.items())
+    holds = gains["low"] <= LITTLE * gains["max"]
+    return judge("speed-up of LOW", section.claim("low"), holds, f"{text}; 13 CNNs on ImageNet, ws", "modelled")
+
+
+LITTLE = 0.5
+"""Of what MAX gains counts as little."""
 TRAFFIC_TOLERANCE = 0.06
 """How far from a third the saved traffic may be: as far as the energy of Figure 21."""
 
@@ -276,9 +329,9 @@ for _experiment in (
     ),
     Experiment(
         CHECKS,
-        "traffic and use of the PEs of MAX and Efficient",
+        "traffic and use of the PEs of MAX and Efficient, and the speed-up of LOW",
         MINUTES,
-        lambda budget: tuple(_counts().values()),
+        lambda budget: (*_counts().values(), *simulations().values()),
         conclude_checks,
     ),
 ):

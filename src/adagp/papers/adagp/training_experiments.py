@@ -34,9 +34,11 @@ SEVERE = 5.0
 CLOSE = 0.5
 """The cosine from which on a prediction counts as close."""
 ACCURACY = ("accuracy_percent", "accuracy_lowest", "accuracy_highest")
+MODELLED = "vgg13_modelled_speedup"
 FIXED = ("1:4", "1:1", "2:1", "4:1", "8:1")
 """GP to BP batches."""
-RIVALS = ("adagp", "predicted_labels", "dni", "dni_labels", "replay", "skip")
+CONTROL = "skip"
+RIVALS = ("adagp", "predicted_labels", "dni", "dni_labels", "replay", CONTROL)
 
 
 def _train(budget: str, method: str, ratio: str | None = None) -> RunGroup:
@@ -63,6 +65,16 @@ def _sweep(budget: str) -> dict[str, RunGroup]:
         LADDER: _train(budget, "adagp"),
         **{ratio: _train(budget, "adagp", ratio) for ratio in (*FIXED, ADAPTIVE)},
         REVERSED: _train(budget, "adagp", reversed_ladder(LENGTHS[budget])),
+    }
+
+
+@cache
+def _left_out(budget: str) -> dict[str, RunGroup]:
+    """Return the controls of the sweep: the GP batches of each schedule left out. Adaptive phases depend on predictions."""
+    return {
+        LADDER: _train(budget, CONTROL),
+        **{ratio: _train(budget, CONTROL, ratio) for ratio in FIXED},
+        REVERSED: _train(budget, CONTROL, reversed_ladder(LENGTHS[budget])),
     }
 
 
@@ -96,10 +108,15 @@ def conclude_sweep(budget: str, workspace: Workspace) -> Conclusion:
     """Look for a fixed ratio that is as accurate as the ladder and predicts as large a share of the batches."""
     runs = _sweep(budget)
     rows = [_sweep_row(name, run_group, workspace) for name, run_group in runs.items()]
+    skipped = [
+        {**_sweep_row(name, run_group, workspace), MODELLED: None} for name, run_group in _left_out(budget).items()
+    ]
     ladder = next(row for row in rows if row["schedule"] == LADDER)
     better = [row["schedule"] for row in rows if row["schedule"] in FIXED and _is_as_good(row, ladder)]
     figures = ", ".join(f"{row['schedule']} {row['accuracy_percent']:.2f} % ({row['gp_share']:.0%} GP)" for row in rows)
-    text = f"{figures}; as accurate with as many GP batches: {', '.join(better) or 'none'}; {runs[LADDER].extent}"
+    controls = ", ".join(f"{name} {run_group.mean(workspace):.2f}" for name, run_group in _left_out(budget).items())
+    text = f"{figures}; as accurate with as many GP batches: {', '.join(better) or 'none'}"
+    text += f"; the same batches left out: {controls} %; {runs[LADDER].extent}"
     section = published(SWEEP)
     accuracy = {str(row["schedule"]): float(row["accuracy_percent"]) for row in rows}
     most = max(FIXED, key=lambda ratio: int(ratio.split(":")[0]))
@@ -116,14 +133,14 @@ def conclude_sweep(budget: str, workspace: Workspace) -> Conclusion:
             text,
         ),
     ]
-    return Conclusion(rows, verdicts, lambda: _draw_sweep(rows))
+    return Conclusion([*rows, *skipped], verdicts, lambda: _draw_sweep(rows))
 
 
 def _sweep_row(name: str, runs: RunGroup, workspace: Workspace) -> dict[str, Any]:
     row = runs.row(workspace)
     row["gp_share"] = row["gp_batches"] / (row["gp_batches"] + row["bp_batches"])
     speedup = workspace.result(_modelled()[name])["speedup"] if name in _modelled() else 1.0
-    return {"schedule": name, **row, "vgg13_modelled_speedup": speedup}
+    return {"schedule": name, **row, MODELLED: speedup}
 
 
 def _is_as_good(row: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -134,7 +151,7 @@ def _draw_sweep(rows: Sequence[dict[str, Any]]) -> "Figure":
     figure, (axes,) = subplots(1, 2, (12, 4.5), share_y=True)
     labels = {
         "batch_seconds": "measured seconds in batches",
-        "vgg13_modelled_speedup": "modelled speed-up of VGG13 under the same ratio",
+        MODELLED: "modelled speed-up of VGG13 under the same ratio",
     }
     for axis, (key, label) in zip(axes, labels.items(), strict=True):
         colours = {row["schedule"]: series_colour(index) for index, row in enumerate(rows)}
@@ -202,8 +219,8 @@ add_experiment(
     Experiment(
         SWEEP,
         "accuracy against speed of fixed k:m and of the ladder",
-        {"quick": 2.0, "short": 2.0, "standard": 16.0, "full": None},
-        lambda budget: [*all_parts(_sweep(budget)), *_modelled().values()],
+        {"quick": 3.0, "short": 3.0, "standard": 240.0, "full": None},
+        lambda budget: [*all_parts(_sweep(budget)), *all_parts(_left_out(budget)), *_modelled().values()],
         conclude_sweep,
     )
 )
@@ -211,7 +228,7 @@ add_experiment(
     Experiment(
         DNI,
         "ADA-GP's predictor against synthetic gradients and controls",
-        {"quick": 2.4, "short": 2.0, "standard": 20.0, "full": None},
+        {"quick": 2.4, "short": 2.0, "standard": 130.0, "full": None},
         lambda budget: all_parts(_rivals(budget)),
         conclude_dni,
     ),

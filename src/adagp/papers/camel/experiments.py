@@ -168,6 +168,7 @@ def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
         for name in VARIANTS
     ]
     text = ", ".join(f"{name} {mean_and_range(values)} %" for name, values in accuracies.items())
+    text += f"; {len(results)} seeds"
     better = mean(accuracies[BRANCH]) > max(mean(accuracies["branch only"]), mean(accuracies["classifier only"]))
     unlike = Terms(f"{SETTINGS[budget]['dataset']} and another backbone; as reported by a third party")
     numbers = {BRANCH: "dudnn", "branch only": "bo"}

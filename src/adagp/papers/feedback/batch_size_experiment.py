@@ -118,6 +118,7 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
     rows = [row for (model, size), report in reports.items() for row in _rows(model, size, report)]
     known = {model: ends for model in _models(rows) if (ends := _growth(rows, model)) is not None}
     text = "; ".join(f"{model} {low:.2f} to {high:.2f}" for model, (low, high) in known.items()) or "no worth was found"
+    text += f"; {_SIZES[budget]['seeds']} seeds"
     holds = all(high > low for low, high in known.values()) if known else None
     verdict = judge(
         "worth of a GP batch at 1:1, smallest to largest batch", published(NAME).claim("larger"), holds, text

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from adagp.program.compare.comparison import Comparison
 
 PLATFORMS, LONG = "feedback-platforms", "long-run"
-FEEDBACK = "feedback@1:1"
+FEEDBACK, SKIPPING = "feedback@1:1", "skip"
 PIPELINE = "best,devices=4,micro-batches=16,costs=balanced"
 """Four equal devices; backprop has the best exact pipeline."""
 RATES = (0.003, 0.01, 0.03, 0.1)
 _CIFAR: dict[str, Any] = {"dataset": "cifar10", "model": "six_conv_vgg", "batch_size": 128, "weight_decay": 5e-4}
 _DIGITS: dict[str, Any] = {"dataset": "digits", "model": "digits_cnn", "batch_size": 64}
 _PLATFORMS: dict[str, Any] = {
-    "methods": f"bp,{FEEDBACK}",
+    "methods": f"bp,{FEEDBACK},{SKIPPING}@1:1",
     "regimes": ("batches", "accelerator", "pipeline"),
     "curve": (0.5, 0.75, 1.25, 1.5),
     "pipeline": PIPELINE,
 }
 _LONG: dict[str, Any] = {
-    "methods": f"bp,adagp,{FEEDBACK},feedback@ladder,zero,skip",
+    "methods": f"bp,adagp,{FEEDBACK},feedback@ladder,zero,{SKIPPING}",
     "regimes": ("batches", "accelerator"),
 }
 _SIZES: dict[tuple[str, str], dict[str, Any]] = {
@@ -161,7 +161,14 @@ def _ahead(report: Mapping[str, Any], regime: str, methods: Sequence[str]) -> tu
         f"{name} {_points(results[name], 'mean')} ({_points(results[name], 'low')} to {_points(results[name], 'high')})"
         for name in methods
     )
-    text = f"{gains}; points ahead of bp, seed by seed: {ahead}; {report['seeds']} seeds"
+    left_out = ", ".join(
+        f"{name} {_accuracy(record)} after {record['batches']:.0f} batches"
+        for name, record in results.items()
+        if name.startswith(SKIPPING) and name not in methods
+    )
+    text = f"{gains}; points ahead of bp, seed by seed: {ahead}; "
+    text += f"GP batches left out: {left_out}; " if left_out else ""
+    text += f"{report['seeds']} seeds"
     return bool(best["accuracy_low"] > plain["accuracy_high"]), text
 
 

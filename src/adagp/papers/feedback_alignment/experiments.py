@@ -120,7 +120,8 @@ def _published_claims(
     if "dni_decoupled" in runs:
         seconds = {name: runs[name].seconds(workspace) for name in ("bp", "dni_decoupled")}
         slower = seconds["dni_decoupled"] > seconds["bp"]
-        text = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items()) + " measured seconds in batches"
+        text = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
+        text += f" measured seconds in batches; {runs['bp'].extent}"
         verdicts.append(judge(f"seconds of synthetic gradients: {model}", section.claim("dni_slower"), slower, text))
     return verdicts
 

@@ -106,7 +106,7 @@ def conclude_training(budget: str, workspace: Workspace) -> Conclusion:
             "accuracy, initial weights stay",
             printed.claim("kept"),
             stays <= printed.slack,
-            f"lost: {stays:.2f}; {text}",
+            f"lost: {stays:.2f}; {text}; {runs[DENSE].extent}",
         ),
     ]
 

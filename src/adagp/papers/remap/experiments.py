@@ -12,7 +12,7 @@ from adagp.program.figures.style import subplots
 from adagp.program.reproduce.experiment import Conclusion, Experiment, Workspace, add_experiment
 from adagp.program.reproduce.published import Number, Section, published
 from adagp.program.reproduce.training import RunGroup, accuracy_bars, all_parts, group, mean_and_range
-from adagp.program.reproduce.verdict import Terms, Verdict, compare, compare_difference, covering, judge
+from adagp.program.reproduce.verdict import Terms, Verdict, compare, compare_difference, covering, judge, noted
 from adagp.program.workloads import model_workload
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ LOSSES, EXAMPLE = "remap-losses", "remap-example"
 EXAMPLE_SIZE = 51_000
 MODELS = ("vgg11", "vgg13", "vgg16", "mobilenet_v2")
 METHODS = ("bp", "remap")
-CONTROLS = ("skip", "remap_program", "adagp")
+CONTROL = "skip"
+CONTROLS = (CONTROL, "remap_program", "adagp")
 """The same epochs left out; what the published program does in the place of what the text describes; the original predictor."""
 BATCHES = (8, 16, 32, 64, 128)
 DEFAULT_SIZE = 10_000
@@ -80,7 +81,7 @@ def _run(budget: str, model: str, method: str, batch: int = 32, outputs: int | N
         method=method,
         batch_size=batch,
         warmup=WARMUP[budget] if method != "bp" else None,
-        ratio="epochs:3:1" if method in ("skip", "adagp") else None,
+        ratio="epochs:3:1" if method in (CONTROL, "adagp") else None,
         remap_outputs=outputs,
     )
 
@@ -108,10 +109,17 @@ def conclude_accuracy(budget: str, workspace: Workspace) -> Conclusion:
         numbers = [section.number(model, method) for method in METHODS]
         accuracies = [pairs[model][method].mean(workspace) for method in METHODS] if model in pairs else []
         terms = TERMS[budget] if model in pairs else UNTRAINED
-        verdicts.append(compare_difference(f"{model}: re-mapping less backprop", numbers, accuracies, terms))
+        quantity = f"{model}: re-mapping less backprop"
+        extent = _beside_control(pairs[model][CONTROL], workspace) if model in pairs else ""
+        verdicts.append(compare_difference(quantity, numbers, accuracies, terms, extent=extent))
     for pair in pairs.values():
         verdicts += _judge_accuracies(section, pair, workspace)
     return _about_pairs(verdicts, budget, workspace)
+
+
+def _beside_control(control: RunGroup, workspace: Workspace) -> str:
+    """Return the accuracy with the same epochs left out and how much was trained, in words."""
+    return f"the same epochs left out: {mean_and_range(control.values(workspace))} %; {control.extent}"
 
 
 def _judge_accuracies(section: Section, pair: Mapping[str, RunGroup], workspace: Workspace) -> list[Verdict]:
@@ -124,7 +132,7 @@ def _judge_accuracies(section: Section, pair: Mapping[str, RunGroup], workspace:
         judge(quantity, section.claim(claim), holds, text)
         for claim, holds, quantity in (
             ("similar", means["remap"] >= means["bp"] - section.slack, f"accuracy of {model}"),
-            ("skip", means["remap"] > means["skip"], f"accuracy of {model}, the same epochs left out"),
+            ("skip", means["remap"] > means[CONTROL], f"accuracy of {model}, the same epochs left out"),
             ("original", means["remap"] >= means["adagp"] - 1.0, f"accuracy of {model}, the original predictor"),
             ("program", means["remap_program"] >= means["bp"] - section.slack, f"accuracy of {model}, the program"),
         )
@@ -140,14 +148,20 @@ def conclude_seconds(budget: str, workspace: Workspace) -> Conclusion:
     speedups, original = (_speedups_over(method, pairs, workspace) for method in ("bp", "adagp"))
     text = ", ".join(f"{pairs[model]['bp'].options['model']} {value:.2f}" for model, value in speedups.items())
     original_text = ", ".join(f"{model} {value:.2f}" for model, value in original.items())
+    extent = next(iter(pairs.values()))["bp"].extent
     verdicts = [
         *_compare_speedups(section, speedups, terms),
-        judge("speed-ups", section.claim("faster"), all(value > 1 for value in speedups.values()), text),
+        judge(
+            "speed-ups",
+            section.claim("faster"),
+            all(value > 1 for value in speedups.values()),
+            f"{text} times as fast; {extent}",
+        ),
         judge(
             "seconds of the original predictor",
             section.claim("runtime"),
             all(value > 1 for value in original.values()),
-            f"{original_text} times as fast as the original",
+            f"{original_text} times as fast as the original; {extent}",
         ),
         *_own_speedups(section),
         _predictor_work(section),
@@ -237,36 +251,71 @@ def _by_batch(budget: str) -> dict[int, RunGroup]:
     return {batch: _run(budget, "vgg11", "remap", batch).first for batch in BATCHES}
 
 
+def _left_out_by_batch(budget: str) -> dict[int, RunGroup]:
+    """Return the controls: the same epochs left out."""
+    return {batch: _run(budget, "vgg11", CONTROL, batch).first for batch in BATCHES}
+
+
+def _batch_groups(budget: str) -> list[RunGroup]:
+    return [*_by_batch(budget).values(), *_left_out_by_batch(budget).values()]
+
+
 def conclude_batches(budget: str, workspace: Workspace) -> Conclusion:
     """Compare accuracies and seconds of Table III with those of batch 32, and check its two trends."""
     section, runs = published(TABLE_3), _by_batch(budget)
     accuracies = {batch: run_group.mean(workspace) for batch, run_group in runs.items()}
     seconds = {batch: run_group.seconds(workspace) for batch, run_group in runs.items()}
+    left_out = {batch: run_group.mean(workspace) for batch, run_group in _left_out_by_batch(budget).items()}
+    extent = runs[REFERENCE_BATCH].extent
     others = [batch for batch in BATCHES if batch != REFERENCE_BATCH]
-    verdicts = [_relative_accuracy(section, batch, accuracies, TERMS[budget]) for batch in others]
+    verdicts = [_relative_accuracy(section, batch, accuracies, left_out, TERMS[budget], extent) for batch in others]
     verdicts += [_relative_seconds(section, batch, seconds, TERMS[budget]) for batch in others]
     verdicts.append(_epoch_seconds(section, workspace, runs[REFERENCE_BATCH], TERMS[budget]))
-    verdicts += [_judge_trend(section, "accuracy", accuracies, "%"), _judge_trend(section, "time", seconds, "s")]
-    verdicts += _own_table_3(section, accuracies, TERMS[budget])
+    verdicts.append(
+        _judge_trend(
+            section, "accuracy", accuracies, f"%; the same epochs left out: {_by_size_text(left_out)} %; {extent}"
+        )
+    )
+    verdicts.append(_judge_trend(section, "time", seconds, f"s; {extent}"))
+    verdicts += _own_table_3(section, accuracies, left_out, TERMS[budget])
     rows = [{"batch_size": batch, **run_group.row(workspace)} for batch, run_group in runs.items()]
-    return Conclusion(rows, verdicts, lambda: _draw_curve("batch size", rows, "batch_size"))
+    controls = [
+        {"batch_size": batch, **run_group.row(workspace)} for batch, run_group in _left_out_by_batch(budget).items()
+    ]
+    return Conclusion([*rows, *controls], verdicts, lambda: _draw_curve("batch size", rows, "batch_size"))
 
 
-def _judge_trend(section: Section, name: str, values: Mapping[int, float], unit: str) -> Verdict:
-    """Judge whether the values fall from each batch size to the next larger one."""
-    figures = ", ".join(f"{batch}: {value:.4g}" for batch, value in values.items())
+def _judge_trend(section: Section, name: str, values: Mapping[int, float], end: str) -> Verdict:
+    """Judge whether the values fall from each batch size to the next larger one; `end` follows the figures."""
     falls = all(values[small] > values[large] for small, large in pairwise(BATCHES))
-    return judge(f"{name} by batch size", section.claim(name), falls, f"{figures} {unit}")
+    return judge(f"{name} by batch size", section.claim(name), falls, f"{_by_size_text(values)} {end}")
 
 
-def _own_table_3(section: Section, accuracies: Mapping[int, float], terms: Terms) -> list[Verdict]:
+def _by_size_text(values: Mapping[int, float]) -> str:
+    return ", ".join(f"{batch}: {value:.4g}" for batch, value in values.items())
+
+
+def _own_table_3(
+    section: Section, accuracies: Mapping[int, float], left_out: Mapping[int, float], terms: Terms
+) -> list[Verdict]:
     """Check the printed correlation and the printed totals: 8 epochs of warm-up and BP and 12 of GP, by text and program."""
     printed = [section.number("accuracy", str(batch)).value for batch in BATCHES]
     number = section.number("correlation", "accuracy")
+    control = _correlation(list(left_out.values()))
+    ours = compare("correlation in our runs", number, _correlation(list(accuracies.values())), "measured", terms)
     verdicts = [
         compare("correlation in the printed table", number, correlation(BATCHES, printed), "computed"),
-        compare("correlation in our runs", number, _correlation(list(accuracies.values())), "measured", terms),
+        ours if control is None else noted(ours, f"with the same epochs left out: {control:.3f}"),
     ]
+    falls = {
+        kind: section.number("seconds", kind, "8").value / section.number("seconds", kind, "128").value
+        for kind in ("warmup_epoch", "gp_epoch", "total")
+    }
+    figures = ", ".join(f"{kind.replace('_', ' ')} {fall:.1f} times" for kind, fall in falls.items())
+    most = max(falls, key=falls.__getitem__) == "warmup_epoch"
+    verdicts.append(
+        judge("fall of the printed seconds", section.claim("warmup"), most, f"batch 8 over 128: {figures}", "computed")
+    )
     for batch in BATCHES:
         epochs = [section.number("seconds", kind, str(batch)) for kind in ("warmup_epoch", "gp_epoch")]
         whole = replace(section.number("seconds", "total", str(batch)), tolerance=1.0)
@@ -286,11 +335,20 @@ REFERENCE_BATCH = 32
 """The paper's usual batch size: seconds and accuracies of the others are compared with it."""
 
 
-def _relative_accuracy(section: Section, batch: int, accuracies: Mapping[int, float], terms: Terms) -> Verdict:
+def _relative_accuracy(
+    section: Section,
+    batch: int,
+    accuracies: Mapping[int, float],
+    left_out: Mapping[int, float],
+    terms: Terms,
+    extent: str,
+) -> Verdict:
     """Compare by how many points the accuracy differs from that with batch 32."""
     numbers = [section.number("accuracy", str(size)) for size in (REFERENCE_BATCH, batch)]
     measured = accuracies[REFERENCE_BATCH], accuracies[batch]
-    return compare_difference(f"accuracy, batch {batch} less batch {REFERENCE_BATCH}", numbers, measured, terms)
+    quantity = f"accuracy, batch {batch} less batch {REFERENCE_BATCH}"
+    control = f"the same epochs left out: {left_out[REFERENCE_BATCH]:.2f} to {left_out[batch]:.2f} %"
+    return compare_difference(quantity, numbers, measured, terms, extent=f"{control}; {extent}")
 
 
 def _relative_seconds(section: Section, batch: int, seconds: Mapping[int, float], terms: Terms) -> Verdict:
@@ -328,6 +386,10 @@ def _by_size(budget: str) -> dict[int, RunGroup]:
     }
 
 
+def _size_groups(budget: str) -> list[RunGroup]:
+    return [*_by_size(budget).values(), _run(budget, "vgg11", CONTROL).first]
+
+
 def conclude_sizes(budget: str, workspace: Workspace) -> Conclusion:
     """Check that 10,000 outputs are the best balance: no other size is both more accurate and quicker."""
     section, runs = published(OUTPUT_SIZE), _by_size(budget)
@@ -341,7 +403,8 @@ def conclude_sizes(budget: str, workspace: Workspace) -> Conclusion:
     text = ", ".join(
         f"{row['outputs']}: {row['accuracy_percent']:.2f} % in {row['batch_seconds']:.1f} s" for row in rows
     )
-    text += f"; as accurate and quicker than 10000: {', '.join(map(str, better)) or 'none'}; one seed"
+    text += f"; as accurate and quicker than 10000: {', '.join(map(str, better)) or 'none'}; "
+    text += _beside_control(_run(budget, "vgg11", CONTROL).first, workspace)
     verdicts = [judge("best output size", section.claim("best"), not better, text)]
     return Conclusion(rows, verdicts, lambda: _draw_curve("outputs of the predictor", rows, "outputs"))
 
@@ -401,7 +464,7 @@ def conclude_losses(budget: str, workspace: Workspace) -> Conclusion:
         falling.append(len(known) > 1 and known[-1] < known[0])
         constant.append(all(error is None for error in errors[WARMUP[budget] : WARMUP[budget] + 3]))
         model_falls.append(len(losses) > len(learned) > 0 and losses[-1] < learned[-1])
-    text = f"{len(falling)} models, {WARMUP[budget]} epochs of warm-up"
+    text = f"{len(falling)} models, {WARMUP[budget]} epochs of warm-up; {_vgg11_curves(budget)[0].extent}"
     verdicts = [
         judge(
             "predictor's loss in warm-up and BP epochs",
@@ -448,7 +511,7 @@ def _experiment(
     name: str,
     shows: str,
     minutes: tuple[float, float, float],
-    groups: Callable[[str], Sequence[RunGroup] | Mapping[int, RunGroup]],
+    groups: Callable[[str], Sequence[RunGroup]],
     conclude: Callable[[str, Workspace], Conclusion],
 ) -> Experiment:
     """Return an experiment with its minutes at the quick, short and standard budget, and its days at the full one."""
@@ -467,7 +530,7 @@ for _declared in (
     ),
     _experiment(TABLE_2, "seconds of the same runs", (0.9, 9.0, 600.0), _pair_groups, conclude_seconds),
     _experiment(
-        TABLE_3, "batch sizes 8 to 128: accuracy and seconds, VGG11", (1.8, 4.0, 500.0), _by_batch, conclude_batches
+        TABLE_3, "batch sizes 8 to 128: accuracy and seconds, VGG11", (1.8, 4.0, 560.0), _batch_groups, conclude_batches
     ),
     _experiment(
         LOSSES,
@@ -483,7 +546,7 @@ for _declared in (
         OUTPUT_SIZE,
         "output sizes of the re-mapping predictor (Fig. 8), VGG11",
         (0.7, 2.0, 250.0),
-        _by_size,
+        _size_groups,
         conclude_sizes,
     ),
 ):
