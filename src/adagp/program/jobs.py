@@ -159,7 +159,7 @@ class _WorkerPool:
                 self._end(worker, message)
 
     def _end(self, worker: "_Worker", reason: str | None) -> None:
-        """Put a worker whose job is over back, and record a failure; a job that was stopped has not failed."""
+        """Release a worker after its job, and record a failure; a job that was stopped has not failed."""
         self.busy.remove(worker)
         failure = worker.failure(reason)
         if self._reuse and worker.process.is_alive():
@@ -177,11 +177,11 @@ class _Worker:
     job: Job
 
     def __init__(self, context: SpawnContext, stopping: Event) -> None:
-        self.connection, there = context.Pipe()
-        self.process = context.Process(target=_serve, args=(there, stopping, os.getpid(), loaded_plugins()))
+        self.connection, child_end = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child_end, stopping, os.getpid(), loaded_plugins()))
         with _interrupts_held_back():
             self.process.start()
-        there.close()  # so that the death of the process is the end of the file here
+        child_end.close()  # then `self.connection` reads end-of-file when the process dies
 
     def begin(self, job: Job) -> None:
         """Send it a job."""
@@ -236,7 +236,7 @@ class _Shares:
         now = time.monotonic()
         if self.connection is not None and now - self._sent >= REPORT_SECONDS:
             self._sent = now
-            with suppress(BrokenPipeError):  # nobody listens any more
+            with suppress(BrokenPipeError):  # the parent has closed its end
                 self.connection.send(float(share))
 
 

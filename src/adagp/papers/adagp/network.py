@@ -137,23 +137,25 @@ class ClosedForm:
         products: dict[tuple[int, int], Tensor] = {}  # 2c X'T by width and memory order
         factors = scales or [1.0] * len(blocks)
         for block, truth, scale in zip(blocks, truths, factors, strict=True):
-            seen, key = features[block.start : block.stop], (block.width, block.taps)
-            _add_product(products, key, seen.T, truth, 2 * block.share / scale)
+            block_features, key = features[block.start : block.stop], (block.width, block.taps)
+            _add_product(products, key, block_features.T, truth, 2 * block.share / scale)
             at_block = torch.mm(truth, layer.rows(*key)[:, :-1], out=feature_gradient[block.start : block.stop])
             if scale != 1:
                 at_block.div_(scale)
         for width, share, rows in _merged(blocks):
-            seen = features[rows]
-            _add_product(grams, width, seen.T, seen, 2 * share)
-            feature_gradient[rows].addmm_(seen, layer.gram(width), beta=-2 * share, alpha=2 * share)
-        gradient = layer.times(grams)
-        half = torch.dot(layer.matrix.view(-1), gradient.view(-1)) / 2
+            block_features = features[rows]
+            _add_product(grams, width, block_features.T, block_features, 2 * share)
+            # It holds T V from the loop above, and becomes 2c (X V'V - T V).
+            feature_gradient[rows].addmm_(block_features, layer.gram(width), beta=-2 * share, alpha=2 * share)
+        gradient = layer.times(grams)  # 2c V X'X
+        predicted_square = torch.dot(layer.matrix.view(-1), gradient.view(-1)) / 2  # c |X V'|^2
         for (width, taps), product in products.items():
-            gradient[:width] -= from_memory_order(product.T, taps)
+            gradient[:width] -= from_memory_order(product.T, taps)  # 2c (V X'X - T'X)
         self._set_gradients(gradient, pictures, features, feature_gradient)
-        # c |X V' - T|^2  =  <V, 2c (V X'X - T'X)> - c |X V'|^2 + c |T|^2, where c |X V'|^2 = <V, 2c V X'X> / 2
+        # c |X V' - T|^2  =  <V, 2c (V X'X - T'X)> - c |X V'|^2 + c |T|^2
         shares = norms.new_tensor([block.share / scale**2 for block, scale in zip(blocks, factors, strict=True)])
-        return torch.dot(layer.matrix.view(-1), gradient.view(-1)) - half + torch.dot(norms.square(), shares)
+        product_with_layer = torch.dot(layer.matrix.view(-1), gradient.view(-1))
+        return product_with_layer - predicted_square + torch.dot(norms.square(), shares)
 
     def _current_layer(self) -> "_Layer":
         """Return the fully connected layer, with what was computed of it since it last changed."""
@@ -183,6 +185,7 @@ class ClosedForm:
         channels, cells = convolution.out_channels, pictures.shape[1] - 1
         hidden = channels * cells
         assert convolution.bias is not None
+        # The convolution as a matrix: from the cells and a 1 to the channels' cells, the context (added below) and a 1.
         kernel = convolution.weight.view(channels, -1) @ _taps(round(cells**0.5), pictures.device)
         matrix = pictures.new_zeros(cells + 1, self.network.readout.in_features + 1)
         matrix[:-1, :hidden].view(cells, channels, cells).copy_(kernel.view(channels, cells, cells).transpose(0, 1))
@@ -195,6 +198,7 @@ class ClosedForm:
         return features
 
     def _set_gradients(self, at_layer: Tensor, pictures: Tensor, features: Tensor, feature_gradient: Tensor) -> None:
+        """Set `.grad` of all parameters, given the gradients at the fully connected layer and at its inputs."""
         convolution, readout = self.network.convolution, self.network.readout
         channels, cells = convolution.out_channels, pictures.shape[1] - 1
         at_hidden, hidden = (rows[:, : channels * cells] for rows in (feature_gradient, features))

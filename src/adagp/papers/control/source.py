@@ -217,13 +217,18 @@ class ControlSource(MixedSource, SplitSource):
         """Return the predictions; keep those for samples that are trained by backprop until the truth is known."""
         gradients = super().produce(sites)
         if not self._is_predicted_only and self._uses_measurements:
-            self._predicted = {site: one for site, one in zip(sites, gradients, strict=True) if one is not None}
+            by_site = zip(sites, gradients, strict=True)
+            self._predicted = {site: gradient for site, gradient in by_site if gradient is not None}
         return gradients
 
     def prepare_learning(self, sites: Sequence[Site], gradients: Sequence[Tensor]) -> Callable[[], None]:
-        """Let the predictor learn when the batch counts, and measure how its predictions vary with the true gradients."""
+        """Return a function that measures how predictions vary with the true gradients, and lets the predictor learn."""
         predicted, learn = self._predicted, super().prepare_learning(sites, gradients)
-        true = {site: one.detach().clone() for site, one in zip(sites, gradients, strict=True) if site in predicted}
+        true = {
+            site: gradient.detach().clone()
+            for site, gradient in zip(sites, gradients, strict=True)
+            if site in predicted
+        }
 
         def update() -> None:
             self._batches += 1
@@ -263,8 +268,9 @@ class ControlSource(MixedSource, SplitSource):
 class GradientCovariances:
     """Running moments of true gradients T and predictions P over samples, site by site.
 
-    They are taken of the differences from one measured batch to the next: the mean gradient, which is not noise, cancels. Both
-    differ as much by the samples of a batch as T and P themselves, twice; the ratios that are used are those of single samples.
+    They are moments of the differences from one measured batch to the next, in which the mean gradient, which is not noise,
+    cancels. The noise of a difference has twice the variance of a batch's. That does not change the ratios that are used: they
+    are those of single samples.
     """
 
     def __init__(self, sites: Sequence[Site], decay: float = 0.9) -> None:
@@ -275,7 +281,7 @@ class GradientCovariances:
 
     @torch.no_grad()
     def update(self, predicted: dict[Site, Tensor], true: dict[Site, Tensor]) -> None:
-        """Take in a batch; sites without a prediction are left out."""
+        """Add a batch; sites without a prediction are left out."""
         for site, prediction in predicted.items():
             if site not in true:
                 continue
@@ -284,9 +290,8 @@ class GradientCovariances:
                 true_change, predicted_change = (
                     new - old for new, old in zip(current, self._previous[site.index], strict=True)
                 )
-                products = [
-                    (one * other).sum(dtype=torch.float64) for one, other in _pairs(true_change, predicted_change)
-                ]
+                pairs = _pairs(true_change, predicted_change)
+                products = [(left * right).sum(dtype=torch.float64) for left, right in pairs]
                 self._moments[site.index] *= self.decay
                 self._moments[site.index] += (1 - self.decay) * torch.stack(products)
             self._previous[site.index] = current

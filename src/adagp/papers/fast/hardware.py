@@ -153,9 +153,9 @@ Shares = Mapping[BlockWidths, float]
 
 @dataclass(frozen=True)
 class WidthShares:
-    """The shares of batches at each widths, by site: of batches with a gradient (`backward`), and of those without.
+    """The shares of batches by mantissa widths, for each site: of batches with a gradient (`backward`), and of those without.
 
-    A layer that no site of the run is (an attention product) has the mean shares of all sites.
+    A layer that is not a site of the run, such as an attention product, has the mean shares of all sites.
     """
 
     backward: Mapping[str, Shares]

@@ -122,7 +122,7 @@ class FeedbackAlignmentSource(RandomFeedbackSource):
     def bind(self, sites: Sequence[Site], norms: RunningNorms) -> None:
         """Keep the weights' standard deviations before training."""
         super().bind(sites, norms)
-        # As tensors: a number is needed only where a random tensor is drawn, never of a model on the meta device.
+        # Kept as tensors: on the meta device they have no value, and none is needed before a random tensor is drawn.
         self._deviations = [whole(site.weight.detach()).float().std(correction=0) for site in sites]
 
     def demand(self, calls: Sequence[TrialCall], outputs: Sequence[Size]) -> Demand:

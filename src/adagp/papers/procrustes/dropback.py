@@ -52,10 +52,10 @@ class QuantileEstimate:
     """A running estimate of the quantile `below` (0 to 1) of positive numbers, by the multiplicative rule of Yazidi and Hammer.
 
     Each number above the estimate raises it by a factor `1 + rate * below`, each other one lowers it by
-    `1 - rate * (1 - below)`; in balance a share `below` lies below. Numbers are compared in chunks with the estimate at the
-    chunk's begin, and the chunk's factors are applied at once: two vector operations instead of a loop. The estimate is
-    carried on from pass to pass. Where the published code leaves a choice, this is ours: `rate` is 10 / the kept number, at
-    most 1e-3, so that one pass can correct a start that is too high by exp(10).
+    `1 - rate * (1 - below)`; in equilibrium a share `below` of the numbers is below it. The numbers of a chunk are all compared
+    with the estimate at its beginning, and their factors are applied at once: two vector operations instead of a loop. The
+    estimate is carried on from pass to pass. The default `rate` is our choice: 10 / the kept number, at most 1e-3, so that one
+    pass can correct a start that is too high by a factor of exp(10).
     """
 
     def __init__(self, below: float, count: int, *, start: float = 1e-2, rate: float | None = None) -> None:
