@@ -123,7 +123,7 @@ def test_a_model_that_recomputes_and_a_method_that_needs_gradients_at_outputs(re
 
 def test_a_data_set_that_is_not_there(rejects: Refuses) -> None:
     assert rejects("train", "--dataset", "cifar10", "--data-dir", "here") == (
-        "data set 'cifar10' is not in here. Put there the file here/cifar10.npz with the arrays "
+        "data set 'cifar10' is not in here. Provide the file here/cifar10.npz with the arrays "
         "x_train, y_train, x_test, y_test (optionally class_names), or the folder here/cifar-10-batches-py "
         "in its usual layout. Or let --download fetch it."
     )

@@ -143,7 +143,7 @@ def test_a_missing_set_says_where_it_is_looked_for(tmp_path: Path) -> None:
         locate(DATASETS["voc"], tmp_path)
     zips = " or ".join(f"{tmp_path}/{name}" for name in ("voc.zip", "voc2012.zip", "voc2012_subset_256.zip"))
     assert str(caught.value) == (
-        f"data set 'voc' is not in {tmp_path}. Put there the folder {tmp_path}/VOCdevkit in its usual layout, "
+        f"data set 'voc' is not in {tmp_path}. Provide the folder {tmp_path}/VOCdevkit in its usual layout, "
         f"or a zip of that folder as {zips}. Or let --download fetch it."
     )
 

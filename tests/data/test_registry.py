@@ -77,7 +77,7 @@ def test_missing_set_says_both_ways() -> None:
     with pytest.raises(DataError) as caught:
         load_images("cifar10", Path("somewhere"))
     assert str(caught.value) == (
-        "data set 'cifar10' is not in somewhere. Put there the file somewhere/cifar10.npz with the arrays "
+        "data set 'cifar10' is not in somewhere. Provide the file somewhere/cifar10.npz with the arrays "
         "x_train, y_train, x_test, y_test (optionally class_names), or the folder "
         "somewhere/cifar-10-batches-py in its usual layout. Or let --download fetch it."
     )
@@ -87,7 +87,7 @@ def test_missing_set_that_cannot_be_fetched() -> None:
     with pytest.raises(DataError) as caught:
         locate(DATASETS["imagenet"], Path("data"), download=True)
     assert str(caught.value) == (
-        "data set 'imagenet' is not in data. Put there the folder data/imagenet or data/ILSVRC/Data/CLS-LOC "
+        "data set 'imagenet' is not in data. Provide the folder data/imagenet or data/ILSVRC/Data/CLS-LOC "
         "in its usual layout. It cannot be downloaded from here."
     )
 
@@ -134,7 +134,7 @@ def test_failed_download(tmp_path: Path) -> None:
 
     with pytest.raises(DataError) as caught:
         locate(replace(DATASETS["cifar10"], fetch=fetch), tmp_path, download=True)
-    assert str(caught.value).startswith("could not download cifar10: no route to host. Put there the file ")
+    assert str(caught.value).startswith("could not download cifar10: no route to host. Provide the file ")
 
 
 def test_rows(tmp_path: Path) -> None:

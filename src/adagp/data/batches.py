@@ -1,7 +1,7 @@
 """Batches of an image set: order, augmentation, and the samples that are held out.
 
-Which images, in which order and how augmented is a pure function of seed, epoch and batch. No global random state is read or
-changed, so a run resumed at any batch sees exactly the batches it would have seen.
+The images of a batch, their order and their augmentation are a pure function of seed, epoch and batch. No global random state
+is read or changed, so a run resumed at any batch sees exactly the batches it would have seen.
 """
 
 import hashlib
@@ -19,7 +19,8 @@ from adagp.errors import OptionError
 
 
 def draw_places(count: int, padding: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return of `count` images where each is cut out of its frame of `padding` pixels (2, N), and which are mirrored (N,).
+    """Draw random crops and flips of `count` images: the corners (2, N) of the crops from images framed by `padding` pixels,
+    and which images are mirrored (N,).
 
     All randomness comes from `generator`.
     """
@@ -74,15 +75,15 @@ WHOLE = Share()
 
 
 class Batches(Protocol):
-    """What the training loop needs of its data."""
+    """The interface between the training loop and its data."""
 
     def __len__(self) -> int:
-        """Return the batches in an epoch."""
+        """Return the number of batches in an epoch."""
 
     def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and targets of the batches `start`, `start` + 1, ... of `epoch`; both count from 0.
 
-        Of each batch only its `share` is read; together the shares are the batch.
+        Only the part `share` of each batch is read; together the shares are the batch.
         """
 
     @property
@@ -96,7 +97,7 @@ class ImageBatches:
     `images` are uint8 (N, H, W, C); `mean` and `std` are the training set's, a number per channel
     (`channel_statistics`). `augment` shifts images by up to an eighth of their height (4 pixels of 32) and
     mirrors every second one. With `drop_last`, the choice for training, every batch has the same size and the
-    surplus of an epoch is left out, other images each time if shuffled. `part` names the set in errors.
+    surplus of an epoch is left out: different images in each epoch, if shuffled. `part` names the set in errors.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class ImageBatches:
 
 
 def normaliser(mean: Sequence[float], std: Sequence[float], channels_last: bool) -> Callable[[Tensor], Tensor]:
-    """Return the function from uint8 images (N, C, H, W) to float32 ones of about mean 0 and deviation 1."""
+    """Return a function that turns uint8 images (N, C, H, W) into float32 ones with about mean 0 and deviation 1."""
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     means = torch.tensor(mean).view(-1, 1, 1)
     scales = 1 / torch.tensor(std).view(-1, 1, 1)
@@ -161,7 +162,7 @@ def normaliser(mean: Sequence[float], std: Sequence[float], channels_last: bool)
 def channel_statistics(images: Pixels) -> Statistics:
     """Return mean and standard deviation of each channel of `images` (N, H, W, C).
 
-    They are exact but for the last rounding, since they come from counts of the 256 values. A channel that
+    They are computed from counts of the 256 values, so they are exact up to one rounding. A channel that
     never changes gets the deviation 1, so that dividing by it is harmless.
     """
     values = np.arange(256)
@@ -180,12 +181,12 @@ def epoch_order(samples: int, seed: int, epoch: int, shuffle: bool) -> Tensor:
 
 
 def generator_for(*key: int) -> torch.Generator:
-    """Return a generator for a place in a run, such as (seed, epoch, batch); near places are unrelated."""
+    """Return a generator for a position in a run, such as (seed, epoch, batch); generators of other positions are unrelated."""
     return torch.Generator().manual_seed(seed_for(*key))
 
 
 def seed_for(*key: int) -> int:
-    """Return a well mixed 64-bit seed for a place in a run."""
+    """Return a well mixed 64-bit seed for a position in a run."""
     return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "big")
 
 
@@ -220,18 +221,18 @@ def check_seed(seed: int) -> None:
 
 
 _SPLIT, _EVALUATED = -2, -3
-"""The places of these choices among the places of random numbers; they belong to no run's seed: all runs have the same."""
+"""Keys of these choices for `generator_for`. They contain no seed, so all runs make the same choices."""
 
 
 def held_out(samples: int, share: float) -> tuple[Tensor, Tensor]:
-    """Return the numbers of the samples to train on and of those held out, both rising; the same for every seed."""
+    """Return the indices of the samples to train on and of those held out, both sorted; the same for every seed."""
     count = held_out_count(samples, share)
     order = torch.randperm(samples, generator=generator_for(_SPLIT, samples))
     return order[count:].sort().values, order[:count].sort().values
 
 
 def evaluated_on(samples: int, most: int | None) -> list[int]:
-    """Return the numbers of the test samples to evaluate on, rising: `most` at most, drawn at random, the same each time."""
+    """Return the sorted indices of the test samples to evaluate on: at most `most`, drawn at random, the same in all runs."""
     if most is None or most >= samples:
         return list(range(samples))
     chosen = torch.randperm(samples, generator=generator_for(_EVALUATED, samples))[:most]
@@ -239,7 +240,7 @@ def evaluated_on(samples: int, most: int | None) -> list[int]:
 
 
 def held_out_count(samples: int, share: float) -> int:
-    """Return how many samples a share is; raise if it leaves either part empty."""
+    """Return the number of samples in a share; raise if one of the two parts would be empty."""
     count = round(samples * share)
     if not 1 <= count < samples:
         raise OptionError(

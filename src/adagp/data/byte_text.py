@@ -1,6 +1,6 @@
 """Batches of byte sequences cut from one text, for learning to predict the next byte.
 
-Which sequences, in which order, is a pure function of seed, epoch and batch, as in `adagp.data.batches`.
+The sequences of a batch and their order are a pure function of seed, epoch and batch, as in `adagp.data.batches`.
 """
 
 from collections.abc import Iterator
@@ -30,9 +30,9 @@ def read_bytes(path: Path) -> tuple[Tensor, Tensor]:
 class ByteBatches:
     """Sequences of `length` bytes in batches: inputs and targets are int64 `(N, length)`, and a target is the next byte.
 
-    With `shuffle`, the choice for training, each epoch cuts the text again, from a random place among its first `length`
-    bytes on, and visits the pieces in random order; all batches have one size, and a surplus is left out. Without it, the
-    pieces come in their order from the first byte on. A rest of the text that is shorter than a piece is left out.
+    With `shuffle`, the choice for training, each epoch cuts the text again, starting at a random one of its first `length`
+    bytes, and visits the pieces in random order; all batches have one size, and a surplus is left out. Without it, the pieces
+    follow each other from the first byte on. A last piece that is too short is left out.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Pascal VOC for object detection: its files, pictures letterboxed into a square, and batches of pictures with boxes.
 
-VOC is read in its devkit's layout, as a folder or as a zip of it. Looked for below `VOCdevkit/VOC2012`:
+VOC is read in its devkit's layout, from a folder or from a zip of it. Below `VOCdevkit/VOC2012`,
 `ImageSets/Main/train.txt` and `val.txt` list names; `JPEGImages/NAME.jpg` is a picture, and
 `Annotations/NAME.xml` lists its objects. Everything but the pictures themselves is read and checked at once.
 Batches are a pure function of seed, epoch and batch.
@@ -39,11 +39,11 @@ from adagp.data.loaders import IMAGENET_MEAN, IMAGENET_STD
 from adagp.errors import DataError
 
 LARGEST_FILE = 256 * 2**20
-"""Bytes of a picture or an annotation at most."""
+"""The most bytes of a picture or an annotation."""
 NAME = re.compile(r"\w[\w.-]{0,199}")
-"""A picture's name: no path to somewhere else."""
+"""A picture's name, which cannot be a path to somewhere else."""
 LONGEST_SIDE = 65_500
-"""Pixels of a side of a JPEG picture at most."""
+"""The most pixels of a side of a JPEG picture."""
 File = Path | zipfile.Path
 DEVKIT = "VOCdevkit"
 YEAR = "VOC2012"
@@ -55,7 +55,8 @@ CLASSES = (
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """What is in one picture: `corners` `(n, 4)` as left, top, right, bottom; `labels` `(n,)`; which are `difficult` `(n,)`.
+    """The objects in one picture: `corners` `(n, 4)` as left, top, right, bottom; `labels` `(n,)`; which are `difficult`
+    `(n,)`.
 
     Difficult objects are neither trained on nor counted when a detector is judged.
     """
@@ -84,7 +85,7 @@ def read_voc(path: Path) -> tuple[list[Annotated], list[Annotated]]:
 
 
 def read_file(file: File) -> bytes:
-    """Return what a file, perhaps of a zip, holds: not more than a picture can have."""
+    """Return the content of a file, which may be inside a zip; raise if it has more than `LARGEST_FILE` bytes."""
     try:
         with file.open("rb") as opened:
             content = opened.read(LARGEST_FILE + 1)
@@ -167,7 +168,7 @@ def _check_object(annotation: File, kind: str, box: list[float], width: int, hei
         raise DataError(f"{annotation}: unknown class '{kind}'. Choose from: {', '.join(CLASSES)}.")
     left, top, right, bottom = box
     corners = ", ".join(f"{length:g}" for length in box)
-    if not (left >= 1 and top >= 1 and right <= width and bottom <= height):  # NaN is nowhere
+    if not (left >= 1 and top >= 1 and right <= width and bottom <= height):  # comparisons with NaN are false
         raise DataError(
             f"{annotation}: the box ({corners}) of a {kind} lies outside its image; allowed are xmin and ymin from 1, "
             f"xmax to {width} and ymax to {height}."
@@ -189,7 +190,7 @@ def read_letterboxed(samples: Sequence[Annotated], size: int) -> Pixels:
 
 
 def read_one(sample: Annotated, size: int) -> Pixels:
-    """Return the picture with its longer side brought to `size` pixels, centred in a square of `FILL`."""
+    """Return the picture, resized so that its longer side has `size` pixels, centred in a square of `FILL`."""
     from PIL import Image
 
     picture = open_picture(BytesIO(read_file(sample.picture)), sample.picture)
@@ -221,7 +222,7 @@ def _letterbox(sample: Annotated, size: int) -> tuple[int, int, int, int]:
 
 
 MEMORY = 1 << 30
-"""Bytes up to which the pictures of a part are decoded once and kept; larger parts are decoded batch by batch."""
+"""Up to this many bytes, the pictures of a part are decoded once and kept; larger parts are decoded batch by batch."""
 ZOOM = (0.7, 1.5)
 ASPECT = (0.8, 1.25)
 SHIFT = 0.2
@@ -308,7 +309,7 @@ def jitter(images: Tensor, boxes: Tensor, labels: Tensor, draws: Tensor) -> tupl
 def move_images(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Scale images `(N, C, H, W)` about their centre and shift them; `scale` and `shift` are `(N, 2)`, x first.
 
-    A negative scale mirrors; shifts are in units of the side. What comes from outside an image is 0.
+    A negative scale mirrors; shifts are in units of the side. Pixels from outside an image are 0.
     """
     inverse = torch.diag_embed(1 / scale)
     offset = -2 * shift / scale  # affine_grid's side has length 2, and it maps each pixel to where it comes from
@@ -317,7 +318,7 @@ def move_images(images: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def move_boxes(boxes: Tensor, labels: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-    """Move boxes `(N, M, 4)` as `move_images` moves the images, cut them at the border, and drop what is hardly seen.
+    """Move boxes `(N, M, 4)` as `move_images` moves the images, cut them at the border, and drop hardly visible objects.
 
     An object is dropped (its label becomes -1) if less than 30% of its area is left, or a side is under 1% of the image's.
     """

@@ -1,7 +1,7 @@
 """Pictures, and image sets in common folder layouts. torchvision and Pillow are imported when needed.
 
-Every reader of a set has one signature: the set's name, its folder, and the height and width in pixels that pictures of various
-sizes are brought to (shorter side first, then the centre).
+All readers have the same signature: the set's name, its folder, and the size in pixels. Pictures of various sizes are resized
+so that the shorter side has this size, and their square centre is taken.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
 def class_folders(root: Path, classes: Sequence[str] | None = None) -> tuple[list[str], list[tuple[Path, int]]]:
     """Return the class names below `root` and every picture with its label, both in sorted order.
 
-    A class is a folder of `root`; its pictures may lie deeper. With `classes` given, `root` may hold no others.
+    A class is a folder of `root`; its pictures may be in subfolders. If `classes` is given, other folders are an error.
     """
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; it should hold a folder of pictures for each class.")
@@ -60,7 +60,7 @@ def open_picture(source: Path | BytesIO, name: object = None) -> "Image":
 
 
 def read_picture(path: Path, size: int) -> Pixels:
-    """Return the picture as (size, size, 3): its centre, the shorter side brought to `size` pixels."""
+    """Return the picture's centre as (size, size, 3), resized so that the shorter side has `size` pixels."""
     return resized(open_picture(path), size, size)
 
 

@@ -1,4 +1,4 @@
-"""An image set in memory: numpy arrays, checked once where they enter; and its `.npz` files. No torch here.
+"""An image set in memory, as numpy arrays that are checked once when it is made; and its `.npz` files. No torch here.
 
 The files are read without pickle, so a file from elsewhere cannot run code.
 """
@@ -18,7 +18,7 @@ from adagp.core.memory import check_memory
 from adagp.errors import DataError
 
 MOST_CLASSES = 100_000
-"""Classes that are numbered by their labels: a model has a score for each. ImageNet-21k has 21,841."""
+"""The most classes of a set without class names, since a model has a score for each. ImageNet-21k has 21,841."""
 Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
@@ -27,7 +27,7 @@ Labels = NDArray[np.int64]
 class ImageSet:
     """Images of shape (N, height, width, channels), uint8, with whole-number labels from 0 to `classes` - 1.
 
-    `image_set` makes one from arrays of unknown quality.
+    `image_set` makes one from unchecked arrays.
     """
 
     name: str
@@ -54,8 +54,8 @@ def image_set(
 ) -> ImageSet:
     """Check `arrays` (x_train, y_train, x_test, y_test) and return them as an `ImageSet`.
 
-    `where` names their origin in errors. Without `class_names` there are as many classes as the labels count
-    up to. Grey images may leave out the channel axis.
+    `where` names their origin in errors. Without `class_names` the number of classes is the highest label + 1. Grey images may
+    leave out the channel axis.
     """
     pixels = {part: _checked_images(f"x_{part}", arrays[f"x_{part}"], where) for part in ("train", "test")}
     labels = {part: _checked_labels(part, arrays, where) for part in ("train", "test")}
@@ -122,10 +122,10 @@ NAMES_KEY = "class_names"
 
 
 def read_npz(path: Path, name: str, classes: int | None = None) -> ImageSet:
-    """Return the image set in the file `path`, checked whole; every fault of the file is a `DataError`.
+    """Return the image set in the file `path`, fully checked; every fault of the file is a `DataError`.
 
-    The file holds the arrays of `KEYS` and, if it likes, `class_names`; other arrays are not read. Without
-    names the classes are numbered, `classes` of them or as many as the labels count up to.
+    The file has the arrays of `KEYS` and optionally `class_names`; other arrays are not read. Without names the classes are
+    numbered; their number is `classes`, or the highest label + 1.
     """
     arrays = _arrays(path)
     names = None if classes is None else tuple(str(label) for label in range(classes))
@@ -167,7 +167,7 @@ def _array(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> NDArray[Any
 
 
 def _check_claimed_size(archive: "np.lib.npyio.NpzFile", key: str, path: Path) -> None:
-    """Raise if an array claims more than its entry holds, or more than fits into memory, before it is allocated."""
+    """Raise if an array claims more bytes than its entry has, or than fit into memory, before it is allocated."""
     entry = next((member for member in archive.zip.infolist() if member.filename == f"{key}.npy"), None)  # type: ignore[union-attr]
     if entry is None:
         return

@@ -55,8 +55,8 @@ class FolderBatches:
     """Pictures in batches of float32 tensors (N, 3, size, size), normalised with ImageNet's mean and std.
 
     For training they are shuffled, of one batch size, and with `augment` cropped at random (8% to 100% of the
-    area, aspect 3:4 to 4:3) and mirrored; otherwise the centre is taken after the shorter side became 8/7 of
-    `size`.
+    area, aspect 3:4 to 4:3) and mirrored; otherwise they are resized so that the shorter side is 8/7 of `size`, and the centre
+    is taken.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class FolderBatches:
         batches = [rest[first : first + self.batch_size] for first in range(0, len(rest), self.batch_size)]
         loader: DataLoader[tuple[Tensor, int]] = DataLoader(
             self.pictures,
-            # keys of our own, which _Pictures understands
+            # the keys of _Pictures
             batch_sampler=[[(index, self.seed, epoch) for index in share.of(batch)] for batch in batches],
             num_workers=self.workers,
-            generator=torch.Generator(),  # or else it draws from the global one
+            generator=torch.Generator(),  # otherwise it would draw from the global one
         )
         for images, labels in loader:
             yield self.normalise(images.permute(0, 3, 1, 2)), labels
@@ -108,7 +108,7 @@ class FolderBatches:
 
 
 class _Pictures(Dataset[tuple[Tensor, int]]):
-    """Pictures by place: index, seed and epoch."""
+    """Pictures by key: (index, seed, epoch)."""
 
     def __init__(self, samples: Sequence[Sample], size: int, augment: bool) -> None:
         self.paths = [str(path) for path, _ in samples]
@@ -133,9 +133,9 @@ class _Pictures(Dataset[tuple[Tensor, int]]):
 
 
 def random_box(width: int, height: int, generator: torch.Generator) -> tuple[float, float, float, float]:
-    """Return a random part (left, top, right, bottom): 8% to 100% of the area, aspect 3:4 to 4:3.
+    """Return a random box (left, top, right, bottom) with 8% to 100% of the area and an aspect of 3:4 to 4:3.
 
-    Parts that do not fit are drawn again, ten times at most; then the largest centred square is taken.
+    A box that does not fit is drawn again; after ten attempts, the largest centred square is taken.
     """
     for _ in range(_TRIES):
         area, aspect, across, down = torch.rand(4, generator=generator).tolist()
@@ -182,8 +182,8 @@ def image_loaders(
 
     `augment` None means what suits the set: crop and mirroring for colour images, nothing for grey ones,
     since signs such as digits lose their meaning in a mirror. `workers` processes decode the pictures of sets
-    that are streamed. Where `validation` is above 0, that share of the training images takes the place of the test images.
-    Of the test images `test_samples` are taken, or all.
+    that are streamed. If `validation` is above 0, that share of the training images replaces the test images. `test_samples`
+    limits the number of test images (None: all).
     """
     if not name.endswith(".npz") and (info := image_info(name)).streamed:
         folder = locate(info, Path(data_dir), download)
@@ -232,7 +232,7 @@ def loaders_of(
 
 
 def _with_validation(images: ImageSet, share: float) -> ImageSet:
-    """Return the set with a part of its training images in place of its test images."""
+    """Return the set with a `share` of its training images held out, which replaces its test images."""
     train, test = (part.numpy() for part in held_out(len(images.x_train), share))
     x, y = images.x_train, images.y_train
     return replace(images, x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])

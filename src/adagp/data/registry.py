@@ -1,4 +1,4 @@
-"""The data sets by name: where each is looked for, how to download it, and reading it into memory. No torch here.
+"""The data sets by name: in which files each is searched, how to download it, and reading it into memory. No torch here.
 
 torchvision downloads and checks the files.
 """
@@ -44,13 +44,13 @@ def _datasets() -> ModuleType:
 class DatasetInfo:
     """The description of a data set, available without reading it.
 
-    `shape` is channels, height, width; `train` and `test` count samples. `files` are looked for in the data
-    folder, in this order: an `.npz` file or a folder that `reader` understands. `size_varies` marks sets
+    `shape` is channels, height, width; `train` and `test` count samples. `files` are searched in the data
+    folder, in this order: an `.npz` file or a folder that `reader` reads. `size_varies` marks sets
     whose pictures are resized to `shape` when read from folders and may have another size in an `.npz` file.
     A `streamed` set is read batch by batch, never as a whole. `fetch` downloads the set into a data folder,
-    where that is possible. `packaged` is the file of a set that comes with adagp. Text has the shape (),
+    if that is possible. `packaged` is the file of a set that comes with adagp. Text has the shape (),
     and 0 classes, or as many as there are bytes.
-    A set whose task makes its data itself needs no more than a name, the task (see `program.tasks.base`) and a description.
+    A set whose task makes its data needs only a name, the task (see `program.tasks.base`) and a description.
     """
 
     name: str
@@ -196,7 +196,7 @@ def load_images(
 
 
 def image_info(name: str) -> DatasetInfo:
-    """Return what is known of the image set `name`; raise if it is of another task."""
+    """Return the description of the image set `name`; raise if it is for another task."""
     info = DATASETS[name]
     if info.task != IMAGES:
         raise OptionError(f"data set '{name}' is for the task {info.task}, not {IMAGES}.")
@@ -233,18 +233,18 @@ _WAYS = {
 
 
 def ways_to_get(info: DatasetInfo, data_dir: Path) -> str:
-    """Return a text on where the set is looked for and how to get it."""
+    """Return a sentence on the files to provide for a set, and whether it can be downloaded."""
     paths: dict[str, list[str]] = {suffix: [] for suffix in _WAYS}
     for file in info.files:
         suffix = file[-4:] if file.endswith((".npz", ".zip")) else ""
         paths[suffix].append(str(data_dir / file))
     ways = [_WAYS[suffix].format(" or ".join(names)) for suffix, names in paths.items() if names]
     offer = " Or let --download fetch it." if info.fetch else " It cannot be downloaded from here."
-    return f"Put there {', or '.join(ways)}.{offer}"
+    return f"Provide {', or '.join(ways)}.{offer}"
 
 
 def _check_expected_data(info: DatasetInfo, images: ImageSet, path: Path, size: int | None) -> None:
-    """Raise if a valid file holds another data set, or another image size than requested."""
+    """Raise if a valid file has another data set, or another image size than requested."""
     if images.classes != info.classes:
         raise DataError(f"{path}: it has {images.classes} classes; {info.name} has {info.classes}.")
     expected = (info.shape[0], size, size) if size else images.shape if info.size_varies else info.shape
@@ -259,12 +259,12 @@ def _text(shape: tuple[int, ...]) -> str:
 
 
 SHOWN = ("name", "task", "description", "shape", "classes", "train", "test")
-"""The columns about a data set itself."""
+"""The fields of a `DatasetInfo` that a row shows."""
 
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """A data set, where it is looked for, and where it was found (None: it is not there)."""
+    """A data set, the paths where it is searched, and the one where it was found (None: it is missing)."""
 
     info: DatasetInfo
     looked_for: tuple[str, ...]

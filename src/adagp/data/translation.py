@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 LARGEST = 2**30
-"""Bytes of a text at most, unpacked."""
+"""The most bytes of an unpacked text."""
 
 SOURCE, TARGET = "en", "de"
 PARTS = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
@@ -52,7 +52,7 @@ class Pairs:
         return len(self.source)
 
     def chosen(self, numbers: Sequence[int]) -> "Pairs":
-        """Return the pairs of these numbers."""
+        """Return the pairs with these numbers."""
         return Pairs(tuple(self.source[number] for number in numbers), tuple(self.target[number] for number in numbers))
 
 
@@ -101,7 +101,7 @@ def _read_pairs(source: Path, target: Path) -> Pairs:
 
 
 def _read_lines(path: Path) -> tuple[str, ...]:
-    """Return the lines without the white space around them. Only a line feed ends a line, unlike in `splitlines`."""
+    """Return the lines, stripped of white space. Only a line feed ends a line, unlike in `splitlines`."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(LARGEST + 1)
@@ -128,7 +128,7 @@ class Vocabulary:
 
     @classmethod
     def learn(cls, lines: Iterable[str], size: int) -> "Vocabulary":
-        """Return the vocabulary of at most `size` pieces that writes `lines` with few of them."""
+        """Return a vocabulary of at most `size` pieces that encodes `lines` in few pieces."""
         if size < SMALLEST:
             raise OptionError(
                 f"a vocabulary of {size} is too small: {SMALLEST - len(_MARKS)} bytes and {len(_MARKS)} marks are always "
@@ -159,7 +159,7 @@ class Vocabulary:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(lines))]
 
     def decode(self, sentences: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each sequence of pieces; marks are left out, and white space around the text."""
+        """Return the text of each sequence of pieces, without marks and without white space around it."""
         return [text.strip() for text in self._tokenizer.decode_batch([list(sentence) for sentence in sentences])]
 
 
@@ -171,18 +171,18 @@ def require(package: str) -> None:
 
 Pieces = Sequence[Sequence[int]]
 SentenceBatch = tuple[tuple[Tensor, Tensor], Tensor]
-"""`(source, target_in), target_out`: int64 `(N, T)` each, filled up with PAD at the end."""
+"""`(source, target_in), target_out`: int64 `(N, T)` each, padded with PAD at the end."""
 
 
 class SentenceBatches:
     """Sentence pairs in batches, for teacher forcing.
 
-    A source ends with END. The target is given shifted by one: `target_in` is BEGIN and the sentence, `target_out` the
-    sentence and END, so that position t of the answer is the piece after those up to t.
+    A source ends with END. `target_in` is BEGIN and the target sentence, `target_out` the sentence and END: at each position,
+    `target_out` has the piece that follows in `target_in`.
 
     With `shuffle`, the choice for training, each epoch leaves out a random surplus, sorts the rest by length with ties in
-    random order, cuts it into batches of one size, and visits them in random order: there is little to fill up, and no
-    length comes first. Without it, all pairs come in their order.
+    random order, cuts it into batches of one size, and visits them in random order. So there is little padding, and no length
+    comes first. Without it, all pairs come in their order.
     """
 
     def __init__(
@@ -207,17 +207,17 @@ class SentenceBatches:
         return batch_count(len(self.source), self.batch_size, drop_last=self.shuffle)
 
     def epoch(self, epoch: int, start: int = 0, share: Share = WHOLE) -> Iterator[SentenceBatch]:
-        """Yield the batches of `epoch` from batch `start` on; a share is filled up to the longest of the whole batch."""
+        """Yield the batches of `epoch` from batch `start` on; a share is padded to the longest sentence of the whole batch."""
         groups = self._groups(epoch)
         for batch in range(start, len(self)):
             yield self._batch(groups[batch], share)
 
     def fix_lengths(self) -> None:
-        """From now on fill up every batch to the longest sentences of all, not to its own longest."""
+        """From now on pad every batch to the longest sentences of the set, not of the batch."""
         self._lengths = self._longest(range(len(self.source)))
 
     def _longest(self, chosen: Iterable[int]) -> tuple[int, int]:
-        """Return the pieces of the longest source and target of `chosen` pairs, with the one more that all get."""
+        """Return the lengths of the longest source and target of the `chosen` pairs, with the mark that each gets."""
         pairs = list(chosen)
         source, target = (1 + max(len(side[pair]) for pair in pairs) for side in (self.source, self.target))
         return source, target
@@ -250,7 +250,7 @@ class SentenceBatches:
 def fill_up(sentences: Pieces, length: int | None = None) -> Tensor:
     """Return sentences of different lengths as one tensor `(N, length)`, with PAD after the short ones.
 
-    Without a `length`, it is that of the longest.
+    By default `length` is the length of the longest sentence.
     """
     longest = length or max(len(sentence) for sentence in sentences)
     return torch.tensor([[*sentence, *[PAD] * (longest - len(sentence))] for sentence in sentences])

@@ -1,8 +1,8 @@
-"""From a model's name to the model: one of the table, of a library, or a function of the user's own. Torch is imported late.
+"""Builds a model by its name: one of the table, of a library, or of the user's own function. Torch is imported late.
 
 Models of libraries are named `timm:NAME`, `torchvision:NAME` or `hf:PATH/config.json`, and have random weights. A function in a
-module of timm or torchvision (`torchvision.models:resnet18`) means the same as its name alone: these libraries have
-names of their own for classes, channels and sizes.
+module of timm or torchvision (`torchvision.models:resnet18`) means the model of that name: these libraries use other argument
+names for classes, channels and sizes.
 """
 
 import inspect
@@ -26,12 +26,12 @@ BUILDERS = {
     "torchvision": "adagp.models.vision:torchvision_model",
     "hf": "adagp.models.huggingface:transformers_model",
 }
-"""Who builds the models of each library: called with the model, `classes`, `image`, `task` and `length`."""
+"""The functions that build the models of each library, called with a `ZooModel`, `classes`, `image`, `task` and `length`."""
 
 
 @dataclass(frozen=True)
 class ZooModel:
-    """A model of a library; `reference` is what the user wrote, `name` what the library calls it (hf: its file)."""
+    """A model of a library; `reference` is the name that the user wrote, `name` its name in the library (hf: its file)."""
 
     reference: str
     library: str
@@ -39,7 +39,7 @@ class ZooModel:
 
     @property
     def builder(self) -> str:
-        """Who builds it, as `package.module:function`."""
+        """The function that builds it, as `package.module:function`."""
         return BUILDERS[self.library]
 
 
@@ -52,7 +52,7 @@ def find_in_zoo(reference: str) -> ZooModel | None:
 
 
 def unknown_in(library: str, what: str, name: str, known: Collection[str]) -> ModelError:
-    """Return the error for a name that is not among the many that `library` has, with the nearest ones."""
+    """Return the error for a name that `library` does not have; it lists the nearest ones, since there are many."""
     near = get_close_matches(name.lower(), known, n=3)
     hint = f" The nearest names: {', '.join(near)}." if near else ""
     return ModelError(f"{library} has no {what} '{name}' among its {len(known)}.{hint}")
@@ -106,10 +106,10 @@ def build_model(
     length: int = LENGTH,
     options: Mapping[str, Any] | None = None,
 ) -> "nn.Module":
-    """Return a fresh model of `task` for `classes` classes and images of shape `image` (channels, height, width).
+    """Return a new model of `task` for `classes` classes and images of shape `image` (channels, height, width).
 
-    For language the classes are the tokens, and `length` is that of a sequence. `width` scales the channels of every hidden
-    layer, for small machines. The weights are drawn with torch's global random state on the default device
+    For language the classes are the tokens, and `length` is the length of a sequence. `width` scales the channels of every
+    hidden layer, for small machines. The weights are drawn with torch's global random state on the default device
     (`with torch.device("meta")` allocates nothing). `name` is one of `MODELS`; a model of a library (see
     `adagp.models.build`); or `package.module:function` for a function of your own, called with the keyword arguments it
     accepts out of `classes` (or `num_classes`), `image` and `width`, and for language out of `vocabulary`, `length` and
@@ -232,7 +232,7 @@ def check_next_tokens(model: "nn.Module", name: str, vocabulary: int, length: in
 
     device = next((tensor.device for tensor in model.parameters()), torch.get_default_device())
     tokens = torch.zeros(2, length, dtype=torch.long, device=device)
-    tokens[1, -1] = 1  # the samples differ in their last token alone
+    tokens[1, -1] = 1  # the samples differ only in their last token
     try:
         with evaluation_mode(model), torch.no_grad():
             scores = model(tokens)
@@ -249,9 +249,9 @@ def check_next_tokens(model: "nn.Module", name: str, vocabulary: int, length: in
 def materialise(model: "nn.Module") -> "nn.Module":
     """Move `model` from the meta device to the default device with fresh weights, in place.
 
-    All our models start alike: convolutions with He's normal distribution over their outputs, as torchvision's ResNet and
-    VGG do (unless their class has a `reset_parameters` of its own), everything else as torch does by default. With "meta" as
-    the default device the model stays as it is.
+    All models of the table are initialised alike: convolutions with He's normal distribution over their outputs, as
+    torchvision's ResNet and VGG (unless their class overrides `reset_parameters`), everything else with torch's default. With
+    "meta" as the default device the model stays on the meta device.
     """
     import torch
     from torch import nn

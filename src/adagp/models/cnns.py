@@ -1,8 +1,8 @@
-"""CNNs for images: small ones of our own, and the published families from torchvision and timm, at any width and image size.
+"""CNNs for images: adagp's own small ones, and the published families from torchvision and timm, at any width and image size.
 
-Published networks halve the image early, to save work on 224x224 pixels and more; on 32x32 nothing would be left for the later
-layers. Small images go through a stem with fewer halvings, as is usual for CIFAR: none below 64 pixels, one below 128, and the
-published stem above.
+Published networks halve the image early, to save work on 224x224 pixels and more; of 32x32 pixels nothing would be left for the
+later layers. So the stem halves small images less often, as is usual for CIFAR: not at all below 64 pixels, once below 128, and
+as published above.
 """
 
 from collections import OrderedDict
@@ -20,10 +20,10 @@ from adagp.models.vision import load_timm, load_torchvision
 def scale_channels(model: nn.Module, name: str, channels: int, width: float) -> nn.Module:
     """Give `model` `channels` input channels and `width` times its hidden channels, in place.
 
-    As long as all channel counts stay whole numbers, sums of channels scale as their terms do: layers that add, concatenate or
-    flatten still fit each other, however the network joins them. The model must be on the meta device. The first convolution
-    reads the image, and the last linear layer gives the class scores; those two ends are not scaled. A width that would leave
-    a fraction of a channel is rejected.
+    As long as all channel counts stay whole numbers, sums of channels scale as their terms do. So layers that add, concatenate
+    or flatten still fit each other, however the network joins them. The model must be on the meta device. The image channels of
+    the first convolution and the class scores of the last linear layer are not scaled. A width that would leave a fraction of a
+    channel is rejected.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.BatchNorm2d | nn.Linear)]
     first = next(layer for layer in layers if isinstance(layer, nn.Conv2d))
@@ -64,7 +64,7 @@ def _check_whole_channels(name: str, width: float, unit: int) -> None:
 
 
 def _scale_convolution(layer: nn.Conv2d, width: float, inputs: int) -> None:
-    if layer.groups > 1:  # depthwise, as all convolutions with groups are in our networks
+    if layer.groups > 1:  # depthwise: these networks have no other convolutions with groups
         layer.groups = inputs
     layer.in_channels, layer.out_channels = inputs, round(layer.out_channels * width)
     layer.weight = _parameter(layer.out_channels, inputs // layer.groups, *layer.kernel_size)
@@ -110,7 +110,7 @@ def shrink_stem(owner: nn.Module, convolution: str, pooling: str, image: tuple[i
 
 
 def keep_size(stem: nn.Module) -> None:
-    """Let no convolution or pooling of `stem` shrink the image: stride 1 and full padding, in place."""
+    """Make all convolutions and poolings of `stem` keep the image size, in place: stride 1 and full padding."""
     for layer in stem.modules():
         if isinstance(layer, nn.Conv2d):
             layer.stride = (1, 1)
@@ -120,7 +120,7 @@ def keep_size(stem: nn.Module) -> None:
 
 
 def set_pool_stride(layer: nn.MaxPool2d, stride: int) -> None:
-    """Give a 3x3 pooling full padding and the stride."""
+    """Give a 3x3 pooling full padding and this stride."""
     layer.stride, layer.padding = stride, 1
 
 
@@ -161,9 +161,9 @@ def two_layer_cnn(name: str, classes: int, image: tuple[int, int, int], width: f
 def small_vgg(name: str, classes: int, image: tuple[int, int, int], width: float) -> nn.Module:
     """Return pairs of 3x3 convolutions with batch norm, each pair with a 2x2 max pool, and a linear layer.
 
-    `six_conv_vgg` has 16, 32 and 64 channels, `eight_conv_vgg` 32, 64, 128 and 256. The linear layer reads all that is
-    left of a 32x32 image, 1024 numbers; larger images are averaged down to that. In `six_conv_vgg_gap` it reads the mean of
-    each channel (global average pooling): with 16 times fewer inputs it stands the learning rates of large batches.
+    `six_conv_vgg` has 16, 32 and 64 channels, `eight_conv_vgg` 32, 64, 128 and 256. The linear layer reads the whole feature
+    map of a 32x32 image, 1024 numbers; larger images are averaged down to that. In `six_conv_vgg_gap` it reads the mean of each
+    channel (global average pooling): with 16 times fewer inputs it tolerates the learning rates of large batches.
     """
     pairs, most = ((32, 64, 128, 256), 2) if name == "eight_conv_vgg" else ((16, 32, 64), 4)
     if name.endswith("_gap"):
@@ -187,7 +187,7 @@ def _convolution(number: int, inputs: int, outputs: int, kernel: int, stride: in
 
 
 def _classifier(channels: int, size: tuple[int, ...], most: int, hidden: tuple[int, ...], classes: int) -> Layers:
-    """Return the layers from a feature map of `size` to class scores; above `most` it is averaged down."""
+    """Return the layers from a feature map of `size` to class scores; sides longer than `most` are averaged down to it."""
     height, width = (min(length, most) for length in size)
     layers: Layers = {} if (height, width) == size else {"avgpool": nn.AdaptiveAvgPool2d((height, width))}
     layers["flatten"] = nn.Flatten()

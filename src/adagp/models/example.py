@@ -1,4 +1,4 @@
-"""Any model by its name with an example input, for measuring and tracing, best on the meta device; and the size of a model."""
+"""Builds any model by its name with an example input, for measuring and tracing on the meta device; and measures its size."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ SENTENCE = 20
 
 @dataclass(frozen=True)
 class Example:
-    """A model and what it can be called with."""
+    """A model and example inputs for it."""
 
     model: nn.Module
     inputs: tuple[Tensor, ...]
@@ -39,11 +39,11 @@ def build_example(
     length: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Example:
-    """Return the model `name` of whatever task with a batch of inputs. `image` None means the model's usual input.
+    """Return the model `name`, of any task, with a batch of inputs. `image` None means the model's usual input.
 
-    A function of your own may be for inputs of any shape, and its model may have any output. `task` is what it is for:
-    images, if it is None. For language `classes` are the tokens of the vocabulary, and `length` is that of a sequence.
-    `options` are the model's own.
+    A function of the user's own may be for inputs of any shape, and its model may have any output. `task` is the task of such a
+    function; None means images. For language `classes` are the tokens of the vocabulary, and `length` is the length of a
+    sequence. `options` are the model's own.
     """
     info = MODELS[name] if ":" not in name else None
     task = task_of(name, task)
@@ -70,7 +70,7 @@ def _input_shape(info: ModelInfo | None, image: tuple[int, ...] | None) -> tuple
 
 
 def task_of(name: str, task: str | None = None) -> str:
-    """Return the task of the model `name`; `task` is that of functions, whose task is not known, and None means images."""
+    """Return the task of the model `name`. For a function of the user's own it is `task`, or images if `task` is None."""
     zoo = find_in_zoo(name)
     if zoo is not None and zoo.library == "hf":
         from adagp.models.huggingface import configured_task
@@ -83,14 +83,14 @@ def task_of(name: str, task: str | None = None) -> str:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Trainable numbers, and multiply-accumulates of convolutions and linear layers for one sample."""
+    """The number of parameters, and the multiply-accumulates of convolutions and linear layers for one sample."""
 
     parameters: int
     macs: int
 
 
 def measure(model: nn.Module, *inputs: Tensor) -> ModelSize:
-    """Return the size of `model` for `inputs`, which hold one sample. Products of two activations do not count.
+    """Return the size of `model` for `inputs` of one sample. Products of two activations do not count.
 
     A forward pass is run in evaluation mode; on the meta device nothing is computed.
     """
@@ -100,7 +100,7 @@ def measure(model: nn.Module, *inputs: Tensor) -> ModelSize:
         nonlocal macs
         weight = layer.weight
         assert isinstance(weight, Tensor)
-        macs += output.numel() * weight[0].numel()  # weight[0]: what makes one output number
+        macs += output.numel() * weight[0].numel()  # weight[0]: the weights of one output number
 
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear)]
     handles = [layer.register_forward_hook(count) for layer in layers]

@@ -1,7 +1,8 @@
 """The one place that imports transformers: models from a configuration file, with random weights. Nothing is fetched.
 
 A configuration may come from anywhere. In transformers some fields name code to import, files of weights to unpickle, hosts to
-ask or kernels to fetch. So transformers gets only fields that the model type declares, with values that can do none of that.
+contact or kernels to fetch. So transformers gets only fields that the model type declares, with values that can do none of
+that.
 """
 
 import dataclasses
@@ -28,11 +29,11 @@ from adagp.models.registry import IMAGES, LANGUAGE
 from adagp.models.vision import load_torchvision
 
 CLASSES = {IMAGES: "AutoModelForImageClassification", LANGUAGE: "AutoModelForCausalLM"}
-"""Which of transformers' classes does a task."""
+"""The class of transformers that builds the models of each task."""
 
 
 def load_transformers() -> ModuleType:
-    """Import transformers, which imports torchvision where that is installed."""
+    """Import transformers, which imports torchvision if that is installed."""
     if importlib.util.find_spec("transformers") is None:
         raise ModelError("transformers is needed here and is not installed: pip install '.[hf]'.")
     if importlib.util.find_spec("torchvision") is not None:
@@ -45,7 +46,7 @@ def transformers_model(
 ) -> nn.Module:
     """Return the model of a configuration file for the task, adapted to its classes, images or sequences.
 
-    It answers with its logits alone, by a forward hook: its parameters keep transformers' names.
+    A forward hook makes it return only its logits, so that its parameters keep the names that transformers gives them.
     """
     if task not in CLASSES:
         raise ModelError(f"'{zoo.reference}' cannot do the task {task}; transformers' models do: {', '.join(CLASSES)}.")
@@ -99,7 +100,7 @@ def offline() -> Iterator[None]:
 
 @contextmanager
 def _faults_named(text: str) -> Iterator[None]:
-    """Turn whatever a value of a wrong kind leads to into one sentence that begins with `text`."""
+    """Turn any exception, as a value of a wrong kind causes it, into a `ModelError` of one sentence that begins with `text`."""
     try:
         yield
     except Exception as fault:
@@ -108,7 +109,7 @@ def _faults_named(text: str) -> Iterator[None]:
 
 
 def configured_task(path: str) -> str:
-    """Return the task that a configuration's kind of model is made for."""
+    """Return the task of a configuration's model type."""
     model_type = read_config(Path(path)).model_type
     return next(task for task, names in MODEL_TYPES.items() if model_type in names)
 
@@ -134,7 +135,7 @@ def _fit_images(config: Any, classes: int, image: tuple[int, int, int]) -> None:
 
 
 def _fit_text(config: Any, vocabulary: int, length: int, reference: str) -> None:
-    """Set the vocabulary, forget special tokens that it does not have, and let no position see a later one."""
+    """Set the vocabulary, remove special tokens that it does not have, and make the model causal."""
     config.vocab_size = vocabulary
     for name in ("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id"):
         if isinstance(token := getattr(config, name, None), int) and token >= vocabulary:
@@ -148,12 +149,12 @@ def _fit_text(config: Any, vocabulary: int, length: int, reference: str) -> None
 
 
 def _logits(model: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-    """A forward hook: of a model's answers, keep the scores."""
+    """A forward hook that replaces a model's output by its logits."""
     return getattr(output, "logits", output)
 
 
 def _mask_without_values(model: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """A hook before the forward pass: on the meta device, give a mask, or transformers would look at values to make one."""
+    """A forward pre-hook that passes a mask on the meta device, where transformers could not compute one from values."""
     tokens = inputs[0] if inputs else None
     if not isinstance(tokens, Tensor) or not tokens.is_meta:
         return None
@@ -173,13 +174,13 @@ MODEL_TYPES = {
         "phi phi3 qwen2 qwen3 rembert roberta roberta-prelayernorm roformer smollm3 stablelm starcoder2 xglm xlm-roberta"
     ).split(),
 }
-"""The model types that are built, by task: those whose code reads neither files nor hosts, and imports no further kernels."""
+"""The allowed model types by task: those whose code reads no files, contacts no hosts and imports no further kernels."""
 IGNORED = frozenset(
     "_name_or_path architectures dtype finetuning_task gradient_checkpointing id2label label2id n_ctx num_labels "
     "output_attentions output_hidden_states output_past pretraining_tp problem_type return_dict task_specific_params "
     "torch_dtype torchscript transformers_version".split()
 )
-"""Fields that many files have and that decide nothing here: transformers does not get them."""
+"""Fields that many files have and that do not affect the model here: they are not passed to transformers."""
 COMMON = frozenset(
     "add_cross_attention bos_token_id chunk_size_feed_forward cls_token_id eos_token_id is_decoder model_type pad_token_id "
     "partial_rotary_factor rope_parameters rope_scaling rope_theta sep_token_id tie_word_embeddings use_cache".split()
@@ -191,9 +192,9 @@ WORD = re.compile(r"[A-Za-z0-9_-]{0,64}")
 LARGEST = 2**24
 """The largest number: no size, number of positions or frequency of a model is larger."""
 MOST_PARTS = 1024
-"""Layers, blocks, heads or items of a list at most: each is built one by one."""
+"""The most layers, blocks, heads or items of a list, since each is built one by one."""
 DEEPEST = 3
-"""Nesting of lists and tables in one field at most."""
+"""The deepest nesting of lists and tables in one field."""
 _COUNTS_PARTS = re.compile(r"layer|depth|block|head|stage|expert|group|branch|repeat")
 
 

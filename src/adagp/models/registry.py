@@ -1,4 +1,4 @@
-"""The models by name, and the tasks and tokens that they are for. No torch here.
+"""The models by name, and the names of tasks and special tokens. No torch here.
 
 A builder is named by text and imported when it is called.
 """
@@ -11,9 +11,9 @@ from adagp.core.options import Option, keyword_options
 from adagp.core.registry import Registry
 
 PAD, BEGIN, END = 0, 1, 2
-"""Fills up short sentences; stands before the first piece; stands after the last."""
+"""Tokens: padding after short sentences, the mark before the first piece, and the mark after the last."""
 BYTES = 256
-"""How many different bytes there are: the tokens of language modelling."""
+"""The number of different bytes, which are the tokens of language modelling."""
 
 
 IMAGES = "images"
@@ -33,10 +33,10 @@ class ModelInfo:
     `builder` names a function as `package.module:function`. For image models it is called with `name`,
     `classes`, `image` and `width` (see `build_model`) on the meta device. `image` is the usual input as
     channels, height, width, and `smallest` the least height and width in pixels; both concern image models
-    only. `classes` is the usual number of classes, where it is not that of ImageNet or of the task.
+    only. `classes` is the usual number of classes, if it is not that of ImageNet or of the task.
 
-    `options` are the model's own, which `adagp train` offers too; the builder gets them by their `parameter`. With
-    `ready` the builder returns a model with its weights, instead of being called on the meta device.
+    `options` are the model's own, which are also options of `adagp train`; the builder gets them by their `parameter`. With
+    `ready` the builder is not called on the meta device, and returns a model with its weights.
     """
 
     name: str
@@ -51,12 +51,12 @@ class ModelInfo:
     ready: bool = False
 
     def keywords(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the model's own options as its builder takes them, at their defaults where `options` has none."""
+        """Return the model's own options as keyword arguments of its builder; one that is not in `options` has its default."""
         return keyword_options(self.options, options)
 
 
 def is_ours(info: ModelInfo) -> bool:
-    """Return whether a model is built by adagp itself, without code of a plugin."""
+    """Return whether a model is built by adagp itself, not by a plug-in."""
     return info.builder.startswith("adagp.")
 
 

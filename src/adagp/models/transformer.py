@@ -1,15 +1,15 @@
 """The Transformer of 3 encoder and 3 decoder layers from ADA-GP's evaluation, and a small vision transformer of its blocks.
 
 After Vaswani et al. (2017), with normalisation before each block instead of after it (Xiong et al. 2020), which needs no
-warm-up of the learning rate, and with one embedding for both languages and the answer (Press, Wolf 2017). The papers on
+warm-up of the learning rate, and with one embedding for both languages and the output layer (Press, Wolf 2017). The papers on
 gradient prediction do not state its sizes; at width 1 they are those of the base model of 2017.
 
 Every projection of the attention and both layers of each feed-forward block are `nn.Linear` modules that are called, and
 therefore sites. The embedding is not a site: it is a lookup table in one place and a matrix factor in another.
 
-Padding. Real positions never attend to padding, so it has no influence on their values, the loss, or the true gradients. A
-site's summary for the predictor is the mean of its outputs over the batch at each position, padded ones included: leaving
-them out would need a mask in every rule. Batches sorted by length (`adagp.data.translation`) hold few of them.
+Real positions never attend to padding, so it has no influence on their values, the loss, or the true gradients. A site's
+summary for the predictor is the mean of its outputs over the batch at each position, padded ones included: leaving them out
+would need a mask in every rule. Batches sorted by length (`adagp.data.translation`) have little padding.
 """
 
 from dataclasses import dataclass, replace
@@ -68,11 +68,11 @@ class Transformer(nn.Module):
 
     def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
         """Return scores `(N, T, vocabulary)` for the piece after each position of `target_in`."""
-        return self._answer(target_in, self.begin(source))[0]
+        return self._decode(target_in, self.begin(source))[0]
 
     def begin(self, source: Tensor) -> "Decoding":
-        """Read the source sentences, and return the state of decoding before the first piece."""
-        mask = (source != PAD)[:, None, None, :]  # broadcast over heads and asking positions
+        """Encode the source sentences; return the state of decoding before the first piece."""
+        mask = (source != PAD)[:, None, None, :]  # broadcast over heads and query positions
         x = self._embed(source, 0)
         for layer in self.encoder:
             x = layer(x, mask)
@@ -81,11 +81,11 @@ class Transformer(nn.Module):
         return Decoding(mask, [layer.attention_to_source.remember(memory) for layer in layers], [])
 
     def advance(self, tokens: Tensor, state: "Decoding") -> tuple[Tensor, "Decoding"]:
-        """Take one more piece `(N,)` of each sentence; return scores `(N, vocabulary)` for the next, and the new state."""
-        scores, state = self._answer(tokens[:, None], state)
+        """Add one piece `(N,)` to each sentence; return scores `(N, vocabulary)` for the next, and the new state."""
+        scores, state = self._decode(tokens[:, None], state)
         return scores[:, 0], state
 
-    def _answer(self, tokens: Tensor, state: "Decoding") -> tuple[Tensor, "Decoding"]:
+    def _decode(self, tokens: Tensor, state: "Decoding") -> tuple[Tensor, "Decoding"]:
         x = self._embed(tokens, state.position)
         past: list[KeyValues] = []
         for number, layer in enumerate(self.decoder):
@@ -102,7 +102,7 @@ class Transformer(nn.Module):
 
 @dataclass(frozen=True)
 class Decoding:
-    """The decoder's cache: keys and values of the source, and of the pieces already taken, for each layer."""
+    """The decoder's cache: keys and values of the source, and of the pieces so far, for each layer."""
 
     mask: Tensor
     source: list[KeyValues]
@@ -110,7 +110,7 @@ class Decoding:
 
     @property
     def position(self) -> int:
-        """The number of pieces taken."""
+        """The number of pieces so far."""
         return self.past[0][0].shape[2] if self.past else 0
 
     def repeat(self, times: int) -> "Decoding":
@@ -119,7 +119,7 @@ class Decoding:
         return Decoding(self.mask.repeat_interleave(times, 0), source, [])
 
     def reorder(self, rows: Tensor) -> "Decoding":
-        """Return the state after row n went on from the pieces of row `rows[n]`, which has the same source."""
+        """Return the state in which row n continues the pieces of row `rows[n]`, which has the same source."""
         return replace(self, past=[(k[rows], v[rows]) for k, v in self.past])
 
 
@@ -134,9 +134,9 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return `x` `(N, T, size)` after the layer; positions where `mask` is False are not looked at.
+        """Return `x` `(N, T, size)` after the layer; no position attends to those where `mask` is False.
 
-        Without a mask, a position looks at itself and those before it.
+        Without a mask, a position attends to itself and those before it.
         """
         y = self.norms[0](x)
         x = x + self.dropout(self.attention(y, self.attention.remember(y), mask, causal=mask is None))
@@ -158,8 +158,8 @@ class DecoderLayer(nn.Module):
     def forward(self, x: Tensor, past: KeyValues | None, source: KeyValues, mask: Tensor) -> tuple[Tensor, KeyValues]:
         """Return `x` after the layer, and the keys and values of all pieces so far.
 
-        Without a past, `x` holds a sentence from its beginning, and a position looks at itself and those before it.
-        Padding needs no mask there: it stands after the end, where no real position looks. With a past, `x` is one piece.
+        Without a past, `x` is a sentence from its beginning, and a position attends to itself and those before it. Padding
+        needs no mask there: it is at the end, to which no real position attends. With a past, `x` is one piece.
         """
         y = self.norms[0](x)
         keys_values = self.attention.remember(y)
@@ -182,14 +182,14 @@ class MultiHeadAttention(nn.Module):
         self.out = nn.Linear(size, size)
 
     def remember(self, x: Tensor) -> KeyValues:
-        """Return the keys and values of positions that can be looked at."""
+        """Return the keys and values of the positions `x`, for others to attend to."""
         return _split(self.key(x)), _split(self.value(x))
 
     def forward(self, x: Tensor, keys_values: KeyValues, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """Return for each position of `x` what it finds in `keys_values`."""
+        """Return the result of attention from each position of `x` to `keys_values`."""
         attended = F.scaled_dot_product_attention(_split(self.query(x)), *keys_values, attn_mask=mask, is_causal=causal)
-        answer: Tensor = self.out(attended.transpose(1, 2).flatten(2))
-        return answer
+        output: Tensor = self.out(attended.transpose(1, 2).flatten(2))
+        return output
 
 
 class FeedForward(nn.Sequential):
@@ -217,7 +217,7 @@ DECODER_LAYERS = 4
 
 
 def decoder(vocabulary: int, width: float) -> "Decoder":
-    """Return a model for `vocabulary` tokens, with `width` times 128 features a position."""
+    """Return a model for `vocabulary` tokens, with `width` times 128 features per position."""
     return Decoder(vocabulary, scaled_size(DECODER_SIZE, width), round(DECODER_HIDDEN * width))
 
 
@@ -265,7 +265,7 @@ class Decoder(nn.Module):
 
 @torch.no_grad()
 def greedy(model: Transformer, source: Tensor) -> list[list[int]]:
-    """Return for each source sentence `(N, T)` the pieces that were likeliest one after the other, without marks."""
+    """Return for each source sentence `(N, T)` the likeliest piece at each step, without marks."""
     state = model.begin(source)
     longest = limits(source)
     token = torch.full_like(longest, BEGIN)
@@ -281,7 +281,7 @@ def greedy(model: Transformer, source: Tensor) -> list[list[int]]:
 
 @torch.no_grad()
 def beam_search(model: Transformer, source: Tensor, beam: int, length_penalty: float = 1.0) -> list[list[int]]:
-    """Return for each source sentence `(N, T)` the best of `beam` hypotheses, which are prolonged together.
+    """Return for each source sentence `(N, T)` the best of `beam` hypotheses, which are extended together.
 
     Hypotheses are ranked by the sum of their log-probabilities over their length (END counted) to the power of
     `length_penalty`. The search for a sentence ends when its best hypothesis ends.
@@ -293,7 +293,7 @@ def beam_search(model: Transformer, source: Tensor, beam: int, length_penalty: f
     state = model.begin(source).repeat(beam)
     longest = limits(source)[:, None]
     pieces = torch.full((sentences, beam, 1), BEGIN, device=device)
-    # All hypotheses are the same before the first piece: only one of each sentence counts.
+    # All hypotheses are the same before the first piece, so only one of each sentence may be extended.
     total = torch.full((sentences, beam), -torch.inf, device=device)
     total[:, 0] = 0
     length = torch.zeros(sentences, beam, device=device)
@@ -317,12 +317,12 @@ def beam_search(model: Transformer, source: Tensor, beam: int, length_penalty: f
 
 
 def limits(source: Tensor) -> Tensor:
-    """Return the most pieces `(N,)` that a translation may have, for a model that finds no end."""
+    """Return the most pieces `(N,)` that a translation may have, in case the model never predicts END."""
     return 2 * (source != PAD).sum(1) + 10
 
 
 def _without_marks(scores: Tensor) -> Tensor:
-    """Return scores with which neither padding nor a beginning is ever chosen."""
+    """Return scores with which PAD and BEGIN are never chosen."""
     return scores.index_fill(1, torch.tensor([PAD, BEGIN], device=scores.device), -torch.inf)
 
 
@@ -334,13 +334,13 @@ PATCH, VIT_SIZE, VIT_LAYERS = 4, 128, 4
 
 
 def small_vit(name: str, classes: int, image: tuple[int, int, int], width: float) -> nn.Module:
-    """Return a model with `width` times 128 features a patch."""
+    """Return a model with `width` times 128 features per patch."""
     size = scaled_size(VIT_SIZE, width)
     return SmallVit(image[0], classes, size)
 
 
 class SmallVit(nn.Module):
-    """Returns class scores `(N, classes)` for images `(N, channels, height, width)`; sizes are cut to whole patches."""
+    """A vision transformer: class scores `(N, classes)` for images `(N, channels, height, width)`, cut to whole patches."""
 
     def __init__(self, channels: int, classes: int, size: int) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""The one place that imports torchvision and timm; it also works where compiled operators are missing.
+"""The one place that imports torchvision and timm; it also works if torchvision's compiled operators are missing.
 
 A torchvision wheel built against CUDA, with a CPU-only torch, cannot load its compiled library; its
 Python code then fails at import because it registers a fake kernel for an operator (`nms`) that was never
-declared. Its models, transforms and data sets need no compiled operator, so declaring the two schemas is all
-that is missing. Where the library loads, nothing is declared.
+declared. Its models, transforms and data sets need no compiled operator, so it is enough to declare the two
+schemas. If the library loads, nothing is declared.
 """
 
 import importlib
@@ -29,7 +29,7 @@ _SCHEMAS = (
 
 
 def load_torchvision(module: str = "torchvision") -> ModuleType:
-    """Import torchvision, or one of its modules, whole or not."""
+    """Import torchvision, or one of its modules, with or without its compiled operators."""
     _prepare()
     return importlib.import_module(module)
 
@@ -43,7 +43,7 @@ def load_timm() -> ModuleType:
 
 
 def timm_model(zoo: ZooModel, *, classes: int, image: Image, task: str, length: int) -> nn.Module:
-    """Return the model of timm with random weights for such images; the image size goes to models that take it."""
+    """Return the model of timm with random weights for such images; models that accept the image size get it."""
     _check_task(zoo, task)
     timm: Any = load_timm()
     if not timm.is_model(zoo.name):
@@ -95,7 +95,7 @@ def _misfit(zoo: ZooModel, image: Image, error: Exception) -> ModelError:
 
 
 def _set_channels(model: nn.Module, channels: int) -> None:
-    """Give the first convolution, which is the first layer of all of torchvision's classifiers, as many input channels."""
+    """Replace the first convolution by one with this many input channels; all of torchvision's classifiers begin with one."""
     name, first = next((name, module) for name, module in model.named_modules() if isinstance(module, nn.Conv2d))
     if first.in_channels == channels:
         return
@@ -105,7 +105,7 @@ def _set_channels(model: nn.Module, channels: int) -> None:
 
 
 def prepare_torchvision() -> None:
-    """Make torchvision, if it is there, ready for a library that imports it."""
+    """Make torchvision, if it is installed, ready for a library that imports it."""
     if importlib.util.find_spec("torchvision") is not None:
         _prepare()
 

@@ -2,7 +2,7 @@
 
 For images `(N, 3, height, width)` a model returns three tensors, finest grid first: strides of 8, 16 and 32 pixels. Each is
 `(N, 3, rows, columns, 5 + classes)`: for each of the scale's three anchors and each cell the raw numbers tx, ty, tw, th,
-the logit of "an object is here", and a logit for each class. `adagp.program.tasks.yolo` turns them into boxes.
+the logit of objectness, and a logit for each class. `adagp.program.tasks.yolo` turns them into boxes.
 """
 
 import math
@@ -44,7 +44,7 @@ class YoloV3(nn.Module):
         self.heads = nn.ModuleList(Head(channels // 2, classes) for channels in (fine, middle, coarse))
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Return the raw answers at strides 8, 16 and 32."""
+        """Return the raw outputs at strides 8, 16 and 32."""
         fine, middle, coarse = self.backbone(images)
         coarse = self.coarse(coarse)
         middle = self.middle(torch.cat([interpolate(self.to_middle(coarse), scale_factor=2.0), middle], 1))
@@ -53,7 +53,7 @@ class YoloV3(nn.Module):
 
 
 class Darknet(nn.Module):
-    """Convolutions of stride 2, each followed by residual blocks; gives the features of the last three stages."""
+    """Convolutions of stride 2, each followed by residual blocks; returns the features of the last three stages."""
 
     def __init__(self, stem: int, stages: Sequence[tuple[int, int]]) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Residual(nn.Module):
         self.body = nn.Sequential(unit(channels, channels // 2, 1), unit(channels // 2, channels, 3))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the input plus what the two convolutions make of it."""
+        """Return the input plus the output of the two convolutions."""
         added: Tensor = features + self.body(features)
         return added
 
@@ -109,19 +109,19 @@ class Head(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return `(N, anchors, rows, columns, 5 + classes)`."""
-        answers: Tensor = self.answers(self.features(features))
-        count, _, rows, columns = answers.shape
-        return answers.view(count, ANCHORS_A_SCALE, -1, rows, columns).permute(0, 1, 3, 4, 2)
+        outputs: Tensor = self.answers(self.features(features))
+        count, _, rows, columns = outputs.shape
+        return outputs.view(count, ANCHORS_A_SCALE, -1, rows, columns).permute(0, 1, 3, 4, 2)
 
 
 class Answers(nn.Conv2d):
-    """A convolution whose bias of "an object is here" starts at a chance of 1 in 100.
+    """The last convolution of a head, whose objectness bias starts at a probability of 1 in 100.
 
     Nearly all cells are empty; starting at one half would let them dominate the first epochs.
     """
 
     def reset_parameters(self) -> None:
-        """Draw the weights as torch does, and set that bias."""
+        """Draw the weights as torch does, and set the bias of objectness."""
         super().reset_parameters()
         assert self.bias is not None
         with torch.no_grad():
@@ -129,7 +129,7 @@ class Answers(nn.Conv2d):
 
 
 def even(channels: int, width: float) -> int:
-    """Return `channels` times `width`, rounded to an even number: blocks work with half of it."""
+    """Return `channels` times `width`, rounded to an even number, since blocks use half of it."""
     return max(1, round(channels * width / 2)) * 2
 
 

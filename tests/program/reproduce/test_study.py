@@ -88,7 +88,7 @@ def test_missing_data_are_told_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         Study(choose(["adagp-table1", "adagp-table4", "remap-table1"]), "standard", Workspace(out, data))
     expected = (
-        f"at budget standard, adagp-table1, remap-table1 need real data: data set 'cifar10' is not in {data}. Put there "
+        f"at budget standard, adagp-table1, remap-table1 need real data: data set 'cifar10' is not in {data}. Provide "
         f"the file {data / 'cifar10.npz'} with the arrays x_train, y_train, x_test, y_test (optionally class_names), or "
         f"the folder {data / 'cifar-10-batches-py'} in its usual layout. "
         "Give its folder with --data-dir, or leave these experiments out."
