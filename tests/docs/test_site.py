@@ -182,9 +182,21 @@ def test_search_finds_pages_and_pages_fit_a_phone(address: str, browser: "Browse
     assert complaints == []
 
 
+SCROLLED = """() => [...document.querySelectorAll('article .md-typeset__scrollwrap')]
+    .filter(each => each.scrollWidth > each.clientWidth)
+    .map(each => each.innerText.slice(0, 50))"""
 TOO_WIDE = """() => [...document.querySelectorAll('article table, article img')]
     .filter(each => each.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
     .map(each => each.tagName)"""
+
+
+def test_wide_tables_fit_a_screen(address: str, browser: "Browser") -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    for place in ("overview.html", "results.html", "methods/feedback.html", "results/batch-size.html"):
+        page.goto(f"{address}/{place}")
+        page.wait_for_selector("article .md-typeset__scrollwrap")
+        assert page.evaluate(SCROLLED) == [], place
+    page.close()
 
 
 def test_pages_are_printed_whole_on_white(address: str, browser: "Browser") -> None:
