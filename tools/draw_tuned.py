@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 PICTURE = Path("docs/images/tuned-equal-cost.png")
 REGIMES = ("seconds", "accelerator", "pipeline")
+ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
 
 
 def main() -> None:
     """Draw the picture."""
     documents = [json.loads(path.read_text("utf-8")) for path in sorted(MEASURED.glob("*/report.json"))]
-    tuned = [one for one in documents if len(one.get("backprop_batch_sizes", ())) > 1]
+    tuned = [document for document in documents if len(document.get("backprop_batch_sizes", ())) > 1]
     with style():
         figure, rows = subplots(len(tuned), len(REGIMES), (11, 0.5 + 1.75 * len(tuned)), share_y=True)
         for axes, document in zip(rows, tuned, strict=True):
@@ -36,7 +37,10 @@ def main() -> None:
                 axis.set_xlim(min(low for low, _ in ends), max(high for _, high in ends))
         for axis, regime in zip(rows[0], REGIMES, strict=True):
             axis.set_title(f"equal {EQUAL[regime]}", fontsize=10)
-        note = "points of test accuracy ahead of tuned backprop (the dashed line); bars: 95% interval, small dots: single seeds"
+        note = (
+            "points of test accuracy ahead of tuned backprop (the dashed line; right is better); bars: 95% interval, "
+            "small dots: single seeds"
+        )
         figure.supxlabel(note, fontsize=9, color=FAINT)
         save(figure, PICTURE)
     print(f"{PICTURE} is drawn.")
@@ -52,8 +56,10 @@ def draw(axes: "Axes", document: dict[str, Any], regime: str) -> None:
         axes.errorbar(mean, place, xerr=[[mean - low], [high - mean]], fmt="o", capsize=3, color=COLOURS[place + 1])
         seeds = [100 * (run["accuracy"] - plain[run["seed"]]) for run in runs if run["name"] == name]
         axes.plot(seeds, [place + 0.25] * len(seeds), ".", markersize=4, color=COLOURS[place + 1])
-        axes.annotate(f"{mean:+.1f}", (mean, place), (0, 4), textcoords="offset points", ha="center", fontsize=8)
-    axes.axvline(0, color=FAINT, linestyle="--", linewidth=1)
+        axes.annotate(
+            f"{mean:+.1f}", (mean, place), (0, 6), textcoords="offset points", ha="center", fontsize=8, bbox=ON_WHITE
+        )
+    axes.axvline(0, color=FAINT, linestyle="--", linewidth=1, zorder=1)
     axes.set_yticks(range(len(methods)), [name.split("@")[0] for name in methods])
     axes.set_ylim(len(methods) - 0.4, -0.7)
 
