@@ -67,7 +67,7 @@ def approximation(clock: Clock) -> list[Ratio]:
     schedules = {name: parse_schedule("approx:1", 1, None, name) for name in names}
     race = clock.race(
         {"plain": twice(lambda: subject.plain(backward=True))}
-        | {name: twice(lambda one=one: subject.under(one, sample=sample)) for name, one in schedules.items()}  # type: ignore[misc]
+        | {name: twice(lambda own=own: subject.under(own, sample=sample)) for name, own in schedules.items()}  # type: ignore[misc]
     )
     found = {name: race.ratio(name, "plain") for name in names}
     return [

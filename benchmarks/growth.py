@@ -38,9 +38,9 @@ def draw(path: Path, clock: Clock) -> None:
             memory = [memory_of[subject(value)] for value in values]
             top, bottom = axes[0][column], axes[1][column]
             for line, colour in zip(LINES, COLOURS, strict=False):
-                top.plot(values, [1000 * one[line] for one in times], "o-", color=colour, label=line)
-            bottom.plot(values, [one for one, _ in memory], "o-", color=COLOURS[0], label="plain bp")
-            bottom.plot(values, [one for _, one in memory], "o-", color=COLOURS[3], label="gp")
+                top.plot(values, [1000 * seconds[line] for seconds in times], "o-", color=colour, label=line)
+            bottom.plot(values, [plain for plain, _ in memory], "o-", color=COLOURS[0], label="plain bp")
+            bottom.plot(values, [predicted for _, predicted in memory], "o-", color=COLOURS[3], label="gp")
             top.set_ylabel("milliseconds per batch")
             bottom.set_ylabel("peak memory, MiB")
             bottom.set_xlabel(label)

@@ -74,12 +74,12 @@ def term_rows(batch: int, chips: int, fabric: str) -> Iterator[Sequence[str]]:
     for model in workloads():
         for chip in CHIPS:
             for method in METHODS:
-                found = ManyChips(training(model, chip, fabric, chips, batch, method))
+                costs = ManyChips(training(model, chip, fabric, chips, batch, method))
                 cells = []
-                for each in (found.backprop, found.predicted):
+                for each in (costs.backprop, costs.predicted):
                     exchanged = each.seconds - each.terms["compute"]
                     cells += [f"{1e3 * each.terms['compute']:.4g}", f"{1e3 * exchanged:.4g}"]
-                yield model, chip, method, *cells, f"{found.predicted.seconds / found.backprop.seconds:.2f}"
+                yield model, chip, method, *cells, f"{costs.predicted.seconds / costs.backprop.seconds:.2f}"
 
 
 WITHOUT_SUBTRACTING = FeedbackWork(subtracts=False)

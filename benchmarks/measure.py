@@ -38,13 +38,13 @@ class Race:
         return mean(median(times) for times in self.times[name])
 
     def ratio(self, name: str, other: str) -> float:
-        """Return the median over the rounds of one contender's time over another's: what slows a round, slows both.
+        """Return the median over the rounds of one contender's time divided by another's: a slow round is slow for both.
 
-        First models are compared with first ones and second with second ones; the ratio is the mean of both.
+        The first models of both are compared with each other, and so are the second ones; the ratio is the mean of both.
         """
         ours, theirs = self.times[name], self.times[other]
         pairs = [(ours[place % len(ours)], theirs[place % len(theirs)]) for place in range(max(len(ours), len(theirs)))]
-        return mean(_median_ratio(one, two) for one, two in pairs)
+        return mean(_median_ratio(own, other_times) for own, other_times in pairs)
 
     def chance(self, name: str) -> float:
         """Return the same ratio for two models of one contender, which would be 1 if nothing were left to chance."""
@@ -57,7 +57,7 @@ class Race:
 
 
 def _median_ratio(times: Sequence[float], others: Sequence[float]) -> float:
-    return median(one / two for one, two in zip(times, others, strict=True))
+    return median(own / other for own, other in zip(times, others, strict=True))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def cycles_against_model(products: int = 200) -> Ratio:
     with simulate_chip(blueprint) as chip:
         for place in range(products):
             dataflow, operation = list(PLACEMENTS)[place % 3], list(OPERATIONS)[place // 3 % 3]
-            sizes = [int(one) for one in rng.integers(1, 40, 3)]
+            sizes = [int(size) for size in rng.integers(1, 40, 3)]
             mapping = find_mapping(dataflow, operation, *sizes)
             matrices = draw_matrices(blueprint.core.single, sizes, place)
             del matrices[mapping.result]

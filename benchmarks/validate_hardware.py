@@ -87,7 +87,8 @@ def by_model(workloads: Workloads) -> None:
     columns = {dataset: run_all(workloads, dataset, accelerator) for dataset in SETS}
     for index, model in enumerate(MODELS):
         row = [columns[dataset][index] for dataset in SETS]
-        cells = (" / ".join(f"{one.speedup(design):.3f}" for design in ("low", "efficient", "max")) for one in row)
+        designs = ("low", "efficient", "max")
+        cells = (" / ".join(f"{simulation.speedup(design):.3f}" for design in designs) for simulation in row)
         cost = row[-1].baseline.cost
         line(model, *cells, row[-1].backward_to_forward, cost.macs / cost.cycles / accelerator.array.pes)
 
@@ -131,7 +132,7 @@ def budgets(workloads: Workloads) -> None:
 
 
 def sensitivity(workloads: Workloads) -> None:
-    """Print what each choice that papers leave open matters: ImageNet, weight stationary, averages over the CNNs."""
+    """Print how much each choice that papers leave open matters: ImageNet, weight stationary, averages over the CNNs."""
     variants = {
         "defaults": Accelerator(),
         "--predictor 8x5 (320 features)": Accelerator(predictor=PredictorShape(8, 5)),
@@ -156,18 +157,18 @@ def sensitivity(workloads: Workloads) -> None:
     head("option", "max, imagenet", "largest", "BW/FW", "cycles", "off-chip bytes", "joules", "memory energy saved")
     base = run_all(workloads, "imagenet", variants["defaults"])
     for name, accelerator in variants.items():
-        found = run_all(workloads, "imagenet", accelerator)
-        speedups = [one.speedup("max") for one in found]
-        pairs = [(one.baseline, other.baseline) for one, other in zip(found, base, strict=True)]
+        simulations = run_all(workloads, "imagenet", accelerator)
+        speedups = [simulation.speedup("max") for simulation in simulations]
+        pairs = [(own.baseline, default.baseline) for own, default in zip(simulations, base, strict=True)]
         line(
             name,
             mean(speedups),
             max(speedups),
-            mean(one.backward_to_forward for one in found),
-            mean(one.cost.cycles / other.cost.cycles for one, other in pairs),
-            mean(one.cost.dram_bits / other.cost.dram_bits for one, other in pairs),
-            mean(one.energy.joules / other.energy.joules for one, other in pairs),
-            mean(one.memory_energy_saving("max") for one in found),
+            mean(simulation.backward_to_forward for simulation in simulations),
+            mean(own.cost.cycles / default.cost.cycles for own, default in pairs),
+            mean(own.cost.dram_bits / default.cost.dram_bits for own, default in pairs),
+            mean(own.energy.joules / default.energy.joules for own, default in pairs),
+            mean(simulation.memory_energy_saving("max") for simulation in simulations),
         )
 
 
@@ -248,13 +249,13 @@ def others() -> None:
 
 
 def predictor_arrays(workloads: Workloads) -> None:
-    """Print what the size of the predictor's array matters."""
+    """Print how much the size of the predictor's array matters."""
     head("predictor array", *SETS)
     accelerator = Accelerator()
     for array in ((2, 2), (4, 5), (8, 10), (12, 15)):
         changed = replace(accelerator, predictor_array=Array(*array))
-        found = [run_all(workloads, dataset, changed) for dataset in SETS]
-        line(str(changed.predictor_array), *(mean(one.speedup("max") for one in row) for row in found))
+        by_set = [run_all(workloads, dataset, changed) for dataset in SETS]
+        line(str(changed.predictor_array), *(mean(each.speedup("max") for each in row) for row in by_set))
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ def _with_commands(entry: Any) -> Any:
     if isinstance(entry, dict):
         return {title: _with_commands(inner) for title, inner in entry.items()}
     if isinstance(entry, list):
-        return [_with_commands(one) for one in entry]
+        return [_with_commands(item) for item in entry]
     if entry == COMMANDS:
         return [{f"adagp {words}": _command_place(words)} for words in commands()]
     return entry

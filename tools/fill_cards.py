@@ -32,7 +32,7 @@ def main() -> None:
         tables = []
         for document in documents:
             own = [name for name in document["methods"] if METHODS[name.partition("@")[0]].source == card.stem]
-            others = [one for one in REFERENCES if one not in own]
+            others = [name for name in REFERENCES if name not in own]
             tables += [table(document, [*own, *others])] if own else []
         if BEGIN in card.read_text("utf-8"):
             fill(card, "\n\n".join(tables) or "Not part of a comparison on real data yet.")
@@ -69,7 +69,7 @@ def row(regime: str, name: str, figures: dict[str, Any]) -> str:
         "" if closed is None or name in REFERENCES else f"{closed:.0%}",
         f"{figures['seconds_mean']:.0f}",
         f"{figures['peak_memory'] / 1e6:.0f} MB",
-        *("" if figures[one] is None else f"{figures[one]:.2f}" for one in ("cosine_true", "cosine_large_batch")),
+        *("" if figures[key] is None else f"{figures[key]:.2f}" for key in ("cosine_true", "cosine_large_batch")),
     ]
     return f"| {' | '.join(cells)} |"
 

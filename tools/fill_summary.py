@@ -35,11 +35,13 @@ def main() -> None:
 def pages(root: Path = Path()) -> dict[Path, str]:
     """Return README and the page of results with their tables filled in."""
     documents = [json.loads(path.read_text("utf-8")) for path in sorted((root / MEASURED).glob("*/report.json"))]
-    compared = [one for one in documents if len({*METHODS}.intersection(one["methods"])) > 1]
+    compared = [document for document in documents if len({*METHODS}.intersection(document["methods"])) > 1]
     compared.sort(key=is_fair, reverse=True)
     tables = {
-        root / "README.md": table((one, _regimes(one)[0]) for one in best_known(compared)),
-        root / "docs" / "results.md": table((one, regime) for one in compared for regime in _regimes(one)),
+        root / "README.md": table((document, _regimes(document)[0]) for document in best_known(compared)),
+        root / "docs" / "results.md": table(
+            (document, regime) for document in compared for regime in _regimes(document)
+        ),
     }
     return {page: filled(page.read_text("utf-8"), "\n".join(table)) for page, table in tables.items()}
 

@@ -42,5 +42,5 @@ class DampedReplay(adagp.Source):
         return {"last": dict(self._last)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self._last = dict(state["last"])

@@ -221,9 +221,7 @@ def _output_shapes(backbone: nn.Module, image: tuple[int, ...]) -> list[tuple[st
 def duplex(name: str, classes: int, image: tuple[int, ...], width: float, **options: Any) -> nn.Module:
     """Return a duplex model with the `DuplexOptions` in `options`: the builder in the table of models."""
     chosen = DuplexOptions(**options)
-    if (
-        torch.get_default_device().type == "meta"
-    ):  # only shapes count: no weights are read, and values need no arithmetic
+    if torch.get_default_device().type == "meta":  # no values: no weights to read, no arithmetic to emulate
         chosen = replace(chosen, weights=None, stream="float", read_faults=0.0)
     return build_duplex(classes, image, chosen, width)
 

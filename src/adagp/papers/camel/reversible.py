@@ -183,25 +183,27 @@ class _Chain(torch.autograd.Function):
         read = chain.faults.read if chain.training else _as_it_is
         for index in reversed(range(len(chain.blocks))):
             block, tap = chain.block(index), chain.tap_of(index, taps)
-            seen = chain.read(second).detach().requires_grad_()
+            # y1 = x1 + F2(y2): run F2 again, find x1, and add F2's share to the gradient at y2.
+            block_input = chain.read(second).detach().requires_grad_()
             with torch.enable_grad():
-                change = chain.call_second(index, seen)
+                change = chain.call_second(index, block_input)
             first = stream.subtract(first, change.detach())
-            of_second, (moved,) = _products(change, read(d_first), [seen], block.second)
-            d_second = read(d_second) + moved
-            seen = chain.read(first).detach().requires_grad_()
+            of_second, (through_second,) = _products(change, read(d_first), [block_input], block.second)
+            d_second = read(d_second) + through_second
+            # y2 = x2 + F1(x1, tap): the same with F1, for x2 and the gradients at x1 and the tap.
+            block_input = chain.read(first).detach().requires_grad_()
             number = chain.block_taps[index]
-            differentiable = [seen]
+            differentiable = [block_input]
             if tap is not None:
                 tap = tap.detach().requires_grad_(needs[2 + number])
                 differentiable += [tap] if tap.requires_grad else []
             with torch.enable_grad():
-                change = chain.call_first(index, seen, tap)
+                change = chain.call_first(index, block_input, tap)
             second = stream.subtract(second, change.detach())
-            of_first, moves = _products(change, read(d_second), differentiable, block.first)
-            d_first = d_first + moves[0]
-            if len(moves) > 1:
-                d_taps[number] = _added(d_taps[number], moves[1])
+            of_first, through_first = _products(change, read(d_second), differentiable, block.first)
+            d_first = d_first + through_first[0]
+            if len(through_first) > 1:
+                d_taps[number] = _added(d_taps[number], through_first[1])
             d_parameters.insert(0, of_first + of_second)
         if ctx.stored_inputs is not None:
             for stored, recomputed in zip(ctx.stored_inputs, (first, second), strict=True):

@@ -31,9 +31,8 @@ def read_share(text: str) -> float | None:
 
 def check_predictor(text: str) -> None:
     """Raise unless `text` names a method that predicts, with options that it has."""
-    if (
-        text != DEFAULT_PREDICTOR or text in METHODS
-    ):  # without its paper, only runs by control fail, when they are built
+    # If the default predictor's paper is not installed, only runs by control fail, when they are built.
+    if text != DEFAULT_PREDICTOR or text in METHODS:
         parse_predictor(text)
 
 

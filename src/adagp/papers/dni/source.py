@@ -133,9 +133,8 @@ class SyntheticSource(LocalSource, TrainedSource):
         """Return what the networks and their two moments of Adam take; learning is counted as three predictions."""
         numbers = sum(weight.numel() for weight in self.networks.parameters())
         macs = sum(2 * self.hidden * _taps(call.site) * call.output.numel() for call in calls)
-        copies = (
-            2 * NUMBER_BYTES * sum(call.output.numel() for call in calls)
-        )  # of the outputs and their true gradients
+        # Copies of the outputs, and their true gradients.
+        copies = 2 * NUMBER_BYTES * sum(call.output.numel() for call in calls)
         return Demand(
             3 * NUMBER_BYTES * numbers,
             bp_bytes=copies + NUMBER_BYTES * numbers,

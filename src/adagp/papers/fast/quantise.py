@@ -27,7 +27,7 @@ from adagp.errors import UsageError
 LEAST_STEP = -118
 """Exponent of the least step: 256 of its inverses are still a float."""
 FINER = {"truncate": 0, "nearest": 1, "stochastic": 8}
-"""Bits below the last kept one that a rounding looks at."""
+"""Bits below the last kept one that a rounding uses."""
 SLAB = 1 << 17
 """Numbers that are worked on at once on a CPU, so that they stay in its cache."""
 
@@ -182,10 +182,11 @@ def _convert(
 def _round(numbers: Tensor, result: Tensor, inverse: Tensor, rounding: str, noise: Tensor | None) -> None:
     torch.mul(numbers, inverse, out=result).trunc_()
     if rounding == "nearest":
-        # A whole number of halves, pushed away from zero by less than its distance to any other tie, so that ties follow.
+        # A whole number of half steps. A push away from zero that is too small to reach another tie rounds ties that way.
         result.mul_(0.5 * (1 + ldexp(1.0, -17 if result.dtype is torch.float32 else -30))).round_()
     elif rounding == "stochastic":
         assert noise is not None
+        # With 8 bits below the last kept one: a random byte carries into it with the probability of these bits.
         result.add_(noise.to(result.dtype).copysign_(result)).mul_(1 / LEVELS).trunc_()
 
 

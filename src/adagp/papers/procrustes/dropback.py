@@ -132,7 +132,7 @@ class InitialWeights:
         return {} if self.regenerate is not None or self._copy is None else {"copy": dict(self._copy)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         if self.regenerate is not None:
             self._copy = None
         elif "copy" not in state:
@@ -255,7 +255,7 @@ class DropBack(WeightUpdateHook):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         if (state["estimate"] is None) != (self._estimate is None):
             raise ValueError("the checkpoint was written with the other --keep-threshold")
         self._steps = int(state["steps"])

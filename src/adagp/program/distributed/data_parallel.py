@@ -57,9 +57,8 @@ class DataLoop(ParallelLoop):
     def _wrap(self, model: nn.Module) -> nn.Module:
         """Return the module to call instead of the model in batches in which every parameter gets a gradient by backprop."""
         accepted = inspect.signature(DistributedDataParallel).parameters
-        name = (
-            "forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"
-        )  # before torch 2.13
+        # The option has another name before torch 2.13.
+        name = "forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"
         options: dict[str, Any] = {name: False}  # buffers are averaged in `_step`
         wrapped = DistributedDataParallel(model, **options)
         wrapped.register_comm_hook(None, self._average_bucket)

@@ -75,7 +75,7 @@ class ErrorBroadcast:
         self._calls[self._current] = []
 
     def watch(self, site: Site, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Keep the input, and wait for the gradient at the output, as far as the source needs them."""
+        """Keep the input, and later the gradient at the output, if the source needs them."""
         served = self._plan.source_of(site.name) != BACKPROP
         call = _MicroBatchCall(site, output.shape, produce=served or self._measured())
         call.observe = self.source.wants_inputs and not served
@@ -86,7 +86,7 @@ class ErrorBroadcast:
             return None
 
         def receive(gradient: Tensor) -> None:
-            call.gradient = gradient  # twice, and the same, if the backward pass is done in two parts
+            call.gradient = gradient  # set twice, to the same value, if the backward pass is done in two parts
 
         return on_gradient(output, receive)
 

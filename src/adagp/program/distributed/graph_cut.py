@@ -124,6 +124,7 @@ def _forwards_kept(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
 
 
 def _tie(model: nn.Module, modules: Sequence[nn.Module]) -> None:
+    """Put the model's own parameters and buffers into the traced stages."""
     parameters, buffers = dict(model.named_parameters(remove_duplicate=False)), dict(model.named_buffers())
     for module in modules:
         for path, part in module.named_modules():

@@ -117,7 +117,7 @@ def decode(raw: Tensor, at: Slots) -> Tensor:
 
 
 def encode(boxes: Tensor, at: Slots) -> Tensor:
-    """Return what the answers of slots should be for `boxes` `(S, 4)`: the centre inside its cell (0 to 1), and tw, th.
+    """Return the targets of slots for `boxes` `(S, 4)`: the centre inside its cell (0 to 1), and tw, th.
 
     `decode` undoes it once the logit of the first two has been taken.
     """
@@ -125,7 +125,7 @@ def encode(boxes: Tensor, at: Slots) -> Tensor:
 
 
 def assign(boxes: Tensor, grids: Sequence[Grid]) -> Tensor:
-    """Return the slot `(B,)` that answers for each of `boxes` `(B, 4)`.
+    """Return the slot `(B,)` that is responsible for each of `boxes` `(B, 4)`.
 
     It is the anchor, of all nine, whose shape overlaps the box's most when both are centred on one another (the first of
     equals), in the cell in which the box's centre lies.
@@ -135,9 +135,10 @@ def assign(boxes: Tensor, grids: Sequence[Grid]) -> Tensor:
     overlap = common / (boxes[:, 2:].prod(-1, keepdim=True) + anchors.prod(-1) - common)
     best = overlap.argmax(1)
     sizes = torch.tensor(grids, device=boxes.device)
-    each = len(ANCHORS[0])
-    starts = (sizes.prod(1) * each).cumsum(0) - sizes.prod(1) * each
-    scale, anchor = best // each, best % each
+    per_scale = len(ANCHORS[0])
+    slot_counts = sizes.prod(1) * per_scale
+    starts = slot_counts.cumsum(0) - slot_counts
+    scale, anchor = best // per_scale, best % per_scale
     rows, columns = sizes[scale].unbind(1)
     row, column = (
         torch.minimum((boxes[:, axis] * length).long().clamp(min=0), length - 1)
@@ -167,21 +168,22 @@ class LossParts:
 
 
 def loss_parts(outputs: Sequence[Tensor], boxes: Tensor, labels: Tensor) -> LossParts:
-    """Return the parts of the loss for a model's answers (`adagp.models.yolo` has their layout).
+    """Return the parts of the loss for a model's outputs (`adagp.models.yolo` has their layout).
 
     `boxes` `(N, M, 4)` and `labels` `(N, M)` are the objects; images with fewer than M are filled up with label -1. Each object
-    is answered for by one slot (`anchors.assign`). Box: squared errors of the centre inside its cell and of tw, th, small
-    boxes weighted up to twice. Category: binary cross-entropy over the classes. Objectness: binary cross-entropy over all
-    slots but the ignored ones.
+    has one responsible slot (`assign`). Box: squared errors of the centre inside its cell and of tw, th, small boxes weighted
+    up to twice. Category: binary cross-entropy over the classes. Objectness: binary cross-entropy over all slots but the
+    ignored ones.
     """
     raw, grids = flatten(outputs), grids_of(outputs)
     all_slots = slots(grids, raw.device)
-    image, slot, truth, label = _answering(grids, boxes, labels)
-    answer, aim = raw[image, slot], encode(truth, pick(all_slots, slot))
-    error = torch.cat([answer[:, :2].sigmoid() - aim[:, :2], answer[:, 2:4] - aim[:, 2:]], 1)
+    image, slot, truth, label = _responsible(grids, boxes, labels)
+    prediction, target = raw[image, slot], encode(truth, pick(all_slots, slot))
+    error = torch.cat([prediction[:, :2].sigmoid() - target[:, :2], prediction[:, 2:4] - target[:, 2:]], 1)
     weight = 2 - truth[:, 2:].prod(1, keepdim=True)
-    kinds = answer[:, 5:]
-    category = binary_cross_entropy_with_logits(kinds, one_hot(label, kinds.shape[1]).to(kinds.dtype), reduction="sum")
+    logits = prediction[:, 5:]
+    classes = one_hot(label, logits.shape[1]).to(logits.dtype)
+    category = binary_cross_entropy_with_logits(logits, classes, reduction="sum")
     objectness_target = torch.zeros_like(raw[..., 4])
     objectness_target[image, slot] = 1
     counted = (objectness_target == 1) | ~_overlapping(raw, all_slots, boxes, labels)
@@ -192,13 +194,13 @@ def loss_parts(outputs: Sequence[Tensor], boxes: Tensor, labels: Tensor) -> Loss
 
 
 def right_classes(outputs: Sequence[Tensor], boxes: Tensor, labels: Tensor) -> tuple[Tensor, int]:
-    """Return how many objects get their right class from the slot that answers for them, and how many objects there are."""
-    image, slot, _, label = _answering(grids_of(outputs), boxes, labels)
+    """Return for how many objects the responsible slot predicts the right class, and how many objects there are."""
+    image, slot, _, label = _responsible(grids_of(outputs), boxes, labels)
     return (flatten(outputs)[image, slot, 5:].argmax(1) == label).sum(), len(label)
 
 
-def _answering(grids: Sequence[Grid], boxes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return of each object the number of its image, the slot that answers for it, its box and its label."""
+def _responsible(grids: Sequence[Grid], boxes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return for each object the number of its image, the responsible slot, its box and its label."""
     image, slot = (labels >= 0).nonzero(as_tuple=True)
     truth = boxes[image, slot]
     return image, assign(truth, grids), truth, labels[image, slot]

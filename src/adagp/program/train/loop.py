@@ -47,7 +47,7 @@ class Rate:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
 
 
 class EpochRate(Rate):
@@ -66,7 +66,7 @@ class EpochRate(Rate):
         return plain_state(self.scheduler)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.scheduler.load_state_dict(state)
 
 
@@ -124,7 +124,7 @@ class WarmUpRate(Rate):
         return {"rate": self.rate.state_dict(), "full": list(self._full)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.rate.load_state_dict(state["rate"])
         self._full = list(state["full"])
 
@@ -218,7 +218,7 @@ class EpochMeter:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.loss, self.losses = state["loss"], state["losses"]
         self.score, self.answers = state["right"], state["answers"]
         self.batches = Counter(state["batches"])
@@ -366,7 +366,7 @@ class Loop:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.trainer.load_packed_weights(state["model"])
         self.trainer.optimizer.load_state_dict(state["optimizer"])
         self.rate.load_state_dict(state["scheduler"])
