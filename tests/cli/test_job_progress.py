@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 from adagp.cli.progress import JobProgress
-from adagp.cli.terminal import SIGN_SECONDS, Terminal
+from adagp.cli.terminal import STATUS_SECONDS, Terminal
 from adagp.program.jobs import Job, JobFailure
 
 
@@ -45,9 +45,9 @@ def test_long_jobs_give_signs_of_life_with_the_time_that_is_left() -> None:
         for name in ("bp seed 0", "skip seed 0"):
             progress.on_start(job(name))
         for share in (0.1, 0.2, 0.3):
-            clock.now += SIGN_SECONDS / 2
+            clock.now += STATUS_SECONDS / 2
             progress.on_share(job("bp seed 0"), share)
-        clock.now += SIGN_SECONDS
+        clock.now += STATUS_SECONDS
         progress.on_share(job("skip seed 0"), 0.45)
     assert out.getvalue().splitlines() == [
         "equal seconds 1/4, 0:30 so far, about 7:00 left: bp seed 0 20%; skip seed 0",
@@ -60,7 +60,7 @@ def test_a_stage_without_jobs_gives_signs_of_life_too() -> None:
     with JobProgress(Terminal(file=out, width=80), clock=clock) as progress:
         progress.begin("calibration", 4)
         for _ in range(4):
-            clock.now += SIGN_SECONDS / 2
+            clock.now += STATUS_SECONDS / 2
             progress.advance()
     assert out.getvalue().splitlines() == [
         "calibration 2/4, 0:30 so far, about 0:30 left",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adagp.cli.progress import LiveProgress, StopFlag
-from adagp.cli.terminal import SIGN_SECONDS, Terminal, busy, clock_time, time_left
+from adagp.cli.terminal import STATUS_SECONDS, Terminal, busy, clock_time, time_left
 from adagp.core.plan import Phase
 from adagp.program.run.config import TrainConfig
 from adagp.program.train.loop import BatchStatus, Loop
@@ -48,10 +48,10 @@ def test_a_long_epoch_gives_signs_of_life(run: tuple[Session, Loop]) -> None:
     out, clock = io.StringIO(), Clock()
     with LiveProgress(Terminal(file=out, width=80), *run, clock=clock) as progress:
         for batch in range(44):
-            clock.now += SIGN_SECONDS / 20
+            clock.now += STATUS_SECONDS / 20
             means = (2.0, 0.125) if batch < 40 else (None, None)
             progress.on_batch(BatchStatus(0, batch, Phase.WARMUP, *means))
-        clock.now += SIGN_SECONDS
+        clock.now += STATUS_SECONDS
         progress.on_batch(BatchStatus(1, 0, Phase.WARMUP, None, None))
     assert out.getvalue().splitlines() == [
         "epoch 1/20, batch 20/880, loss 2.0000 accuracy 0.125, about 21:30 left",

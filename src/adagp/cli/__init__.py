@@ -1,7 +1,7 @@
 """The command line: parse, make one call, print.
 
-Each command is in a module of its own, which is imported when that command is called; torch is imported when it runs.
-When something outside the program fails (a full disk, a closed output, too little memory), it ends with one sentence.
+The module of a command is imported when that command is called, and torch when the command runs. If something outside the
+program fails (a full disk, a closed output, too little memory), the program ends with one sentence.
 """
 
 import errno
@@ -35,7 +35,7 @@ EPILOG = (
 HELP = "Train deep networks with predicted gradients, and measure what that gains."
 
 FAILED, READER_LEFT = 2, 1
-"""Exit codes: an error that was printed; standard output closed by its reader, as `| head` does, where nothing is printed."""
+"""Exit codes: an error, which is printed; standard output closed by its reader (`| head`), which is not."""
 LONGEST_MESSAGE = 8000
 
 
@@ -101,10 +101,10 @@ COMMANDS = {
 
 
 def make_app(words: Sequence[str] | None = None) -> typer.Typer:
-    """Return the program, with the options of all methods that are registered by now.
+    """Return the program, with the options of all methods that are registered so far.
 
-    Where `words` are known, only the command that they begin with gets its options: those of the others would take as long
-    as most commands do.
+    If the command line `words` is given, only its command gets options: adding those of the others would take as long as most
+    commands take.
     """
     app = typer.Typer(
         help=HELP,
@@ -123,7 +123,7 @@ def make_app(words: Sequence[str] | None = None) -> typer.Typer:
 
 
 def _add(app: typer.Typer, name: str, *, whole: bool) -> None:
-    """Add a command to the program; only its name and its help, if it is not `whole`."""
+    """Add a command to the program; if not `whole`, only its name and its help."""
     entry = COMMANDS[name]
     if not whole:
         app.command(name, help=entry.help)(_only_listed)
@@ -137,14 +137,14 @@ def _add(app: typer.Typer, name: str, *, whole: bool) -> None:
 
 
 def load_command(name: str) -> tuple[Callable[..., None] | typer.Typer, Sequence[Option]]:
-    """Return a command, or a program of several, and the options that its parameters do not declare."""
+    """Return the function of a command, or a program of several commands, and the options that are declared elsewhere."""
     module = import_module(f"adagp.cli.{COMMANDS[name].module}")
     more = getattr(module, "more_options", None)
     return getattr(module, name), more(name) if more else ()
 
 
 def _only_listed() -> None:
-    """Stand for a command in a list of commands."""
+    """Do nothing: a placeholder for commands that are only listed."""
 
 
 def _show_versions(requested: bool) -> None:
@@ -185,8 +185,8 @@ def _run(words: Sequence[str]) -> None:
     load_installed_plugins()
     left = take_plugins(words)
     for name in named_methods(left):
-        find_method(name)  # so that its own options are known
-    completing = any(name.endswith("_COMPLETE") for name in os.environ)  # the shell asks for names of options, too
+        find_method(name)  # registers it with its own options
+    completing = any(name.endswith("_COMPLETE") for name in os.environ)  # completion needs the options of all commands
     make_app(None if completing else left)(left)
 
 
@@ -198,7 +198,7 @@ def named_methods(words: Sequence[str]) -> list[str]:
 
 
 def __getattr__(name: str) -> typer.Typer:
-    """Return `app`, the program with all commands; it is made when it is first needed: that takes as long as most commands."""
+    """Return `app`, the program with all commands. It is made on first use, since that takes as long as most commands."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()["app"] = make_app()
@@ -212,12 +212,12 @@ def check_streams() -> None:
     if sys.stdout is None:
         raise OptionError("standard output is closed; redirect it, for example with >/dev/null.")
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that its encoding lacks is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")  # do not fail on characters that the encoding lacks
 
 
 @contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Print adagp's own warnings as sentences, without the line of code that gives them."""
+    """Print adagp's own warnings as sentences, without the line of code that issued them."""
     default_format = warnings.formatwarning
 
     def plain(
@@ -247,13 +247,13 @@ def flushed_output() -> Iterator[None]:
 
 
 def drop_output() -> None:
-    """Forget what standard output could not take; else Python would try again at exit, and complain."""
+    """Drop output that could not be written; otherwise Python would try again at exit, and print an error."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def sentence(error: BaseException) -> str | None:
-    """Return the message for an error; None if it is a bug of ours, which needs its traceback."""
+    """Return the message for an error; None if it is a bug in adagp, which needs its traceback."""
     if isinstance(error, AdagpError):
         return str(error)
     if isinstance(error, OSError) and error.errno is not None:
@@ -276,6 +276,6 @@ def print_error(text: str) -> None:
         if sys.stderr.isatty():
             width = get_terminal_size().columns
             text = fill(text, width, break_long_words=False, break_on_hyphens=False, replace_whitespace=False)
-        # no-color.org, which click leaves to its callers
+        # NO_COLOR (no-color.org) is not handled by click.
         plain = bool(os.environ.get("NO_COLOR"))
         typer.echo(text if plain else typer.style(text, fg=typer.colors.RED), err=True)

@@ -38,12 +38,14 @@ def methods(as_json: Json = False) -> None:
         return
     columns = ("method", "default schedule", "description; options with their defaults")
     print_table(
-        columns, [(each.name, each.schedule, "; ".join((each.description, *own_options(each)))) for each in known], ()
+        columns,
+        [(method.name, method.schedule, "; ".join((method.description, *own_options(method)))) for method in known],
+        (),
     )
 
 
 def own_options(method: Method) -> list[str]:
-    """Return a method's options as they are written, each with its default."""
+    """Return a method's options as on a command line, each with its default."""
     return [
         f"{option.flag} ({option.unset})" if option.default is None else " ".join(option.words(option.default))
         for option in method.options
@@ -52,7 +54,8 @@ def own_options(method: Method) -> list[str]:
 
 def models(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Models to show; all by default.", autocompletion=offer(NAMES["model"]))
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="Models to show; all by default.", autocompletion=offer(NAMES["model"])),
     ] = None,
     image: Annotated[
         str | None, option("Image shape, CHANNELSxHEIGHTxWIDTH.", "--input", unset="each model's usual one")
@@ -109,7 +112,7 @@ def models(
 
 
 def count_text(count: int) -> str:
-    """Return a number in full, or in millions where it has more."""
+    """Return a number in full, or in millions from a million on."""
     return f"{count:,}" if count < 1_000_000 else f"{count / 1e6:,.2f} M"
 
 

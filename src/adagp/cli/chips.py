@@ -17,7 +17,7 @@ from adagp.pipe.chips.report import chips_report, scaling
 from adagp.pipe.timeline import Link
 
 DESIGN = "max"
-"""The design of each chip, where none is named."""
+"""The default design of each chip."""
 
 
 def chosen_design(text: str) -> str:
@@ -32,7 +32,7 @@ def chosen_design(text: str) -> str:
 def chip_training(
     workload: Workload, accelerator: Accelerator, run: Run, method: str, design: str, options: ManyChipOptions
 ) -> ChipTraining:
-    """Return what is trained on which chips."""
+    """Return the training run that the options describe; raise on options that do not fit each other."""
     assert options.chips is not None
     parallel = parse_parallelism(options.parallel or f"data={options.chips}", options.chips)
     link = Link(options.link_bandwidth_given * 1e9, options.link_latency_given * 1e-6)
@@ -73,7 +73,7 @@ def simulate_chips(
 
 
 def print_chips(report: dict[str, Any]) -> None:
-    """Print a batch term by term, what it sends and keeps, and how it scales."""
+    """Print the time of a batch by terms, the data it sends, its memory, and its scaling."""
     from adagp.cli.terminal import Terminal, table_of
 
     console = Terminal()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from adagp.cli.options import DataFolder, Download, Json
+from adagp.cli.options import DataFolder, Download, Json, Picture
 from adagp.core.escape import escaped
 from adagp.core.files import check_output_folder
 from adagp.core.options import Option, option, switch
-from adagp.errors import OptionError
+from adagp.errors import OptionError, RunError
 from adagp.program.compare.methods import COMPARED_EPOCHS, COMPARED_METHODS, DEFAULTS
 from adagp.program.run.config import TrainConfig, help_text, known_options, read_toml
 from adagp.program.run.documents import find_fault
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from adagp.program.compare.comparison import Comparison
     from adagp.program.compare.tables import Sheet
     from adagp.program.tasks.base import Task
-from adagp.cli.options import Picture
-from adagp.errors import RunError
 
 _WHAT, _MEASURED, _PLACE = "Comparison", "Measurements", "Execution"
 _UNKNOWN_LENGTH = 10**9
-"""Batches of a run as long as the size of the data set is not known: every warm-up fits."""
+"""The batches of a run before the size of the data set is known: every warm-up fits."""
 
 
 def more_options(command: str) -> "Sequence[Option]":
@@ -210,7 +208,7 @@ def _read(
     choices: dict[str, Any],
     data_dir: Path | None,
 ) -> "tuple[Comparison, dict[str, int]]":
-    """Return the comparison, its length yet unknown, and its options on length: epochs or batches."""
+    """Return the comparison, without its length, which needs the data set; and the options on length: epochs or batches."""
     from adagp.program.compare.comparison import Comparison
     from adagp.program.compare.methods import check_user_options, read_candidates, read_settings
 
@@ -231,8 +229,6 @@ def _read(
 def _with_data(
     comparison: "Comparison", length: dict[str, int], data_dir: Path | None, download: bool
 ) -> "tuple[Task, Comparison]":
-    from dataclasses import replace
-
     from adagp.program.figures.style import require_matplotlib
     from adagp.program.tasks.base import build_task
 
@@ -327,7 +323,6 @@ def worth(
     if as_json:
         typer.echo(to_json(report, indent=2))
         return
-    from adagp.cli.compare import print_sheets
     from adagp.program.compare.tables import worth_sheets
 
     print_sheets(worth_sheets(report))
@@ -351,7 +346,7 @@ def _show_map(folders: list[Path], as_json: bool, plot: Path | None) -> None:
 
 
 def read_worth(folder: Path) -> dict[str, Any]:
-    """Return the break-even that a comparison found; raise if it has none."""
+    """Return the break-even in the report of a comparison; raise if there is none."""
     from adagp.program.compare.verdict import read_report
     from adagp.program.compare.worth import WORTH
 

@@ -1,4 +1,4 @@
-"""`adagp demo` and `adagp plot`: the first look at adagp, and pictures of any run."""
+"""`adagp demo` and `adagp plot`: a small first comparison, and pictures of any run."""
 
 import sys
 from pathlib import Path
@@ -44,7 +44,7 @@ def demo(
 
 
 def _compare(comparison: "Comparison", out: Path) -> dict[str, Any]:
-    """Train the runs, as many at a time as there are CPU cores; Ctrl-C ends the demonstration."""
+    """Train the runs, one per CPU core at a time; Ctrl-C ends the demonstration."""
     from adagp.cli.progress import STOPPED, JobProgress, StopFlag
     from adagp.cli.terminal import Terminal
     from adagp.program.compare.workflow import run_comparison
@@ -65,7 +65,7 @@ def _compare(comparison: "Comparison", out: Path) -> dict[str, Any]:
 
 
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders that contain runs.")],
     out: Annotated[Path, option("Output folder for the plots.", also=check_output_folder)] = Path("pictures"),
 ) -> None:
     """Plot loss and accuracy of runs with their phases, and the prediction quality of each site."""

@@ -1,4 +1,4 @@
-"""`adagp explore`: a design space of accelerators, and its Pareto front or every point of it; `adagp sweep`, its older form."""
+"""`adagp explore`: the Pareto front of a design space of accelerators, or all of its points; `adagp sweep`, its older form."""
 
 import csv
 import json
@@ -50,7 +50,7 @@ SWEPT_MODELS = (
 """The default of `adagp sweep`: the CNNs of ADA-GP's evaluation, named here because its folder may be missing."""
 _SPACE = "Design space"
 SHOWN = 40
-"""Rows of the front that are printed; files have all of them."""
+"""The most rows of the front that are printed; files have all of them."""
 
 AXIS_OPTIONS = tuple(
     Option(
@@ -72,6 +72,7 @@ def explore(
     model: Annotated[
         str,
         typer.Argument(
+            metavar="MODEL",
             help="As for simulate: name, package.module:function, file or run folder. With --rows: several, "
             "separated by commas.",
             autocompletion=offer(NAMES["model"]),
@@ -153,12 +154,12 @@ def explore(
 
 
 def axis_texts(overrides: Mapping[str, Any], chip: Hardware) -> dict[str, str | None]:
-    """Return what each axis is to be: as given, or its default; a hardware file's own value where it has one."""
+    """Return the text of each axis: the user's, else None if the hardware file sets the field, else the default."""
     return {axis.name: overrides.get(axis.name, None if axis.field in chip.sets else axis.default) for axis in AXES}
 
 
 def varied_axes(variations: dict[str, list[Any]], overrides: Mapping[str, Any], texts: Sequence[str]) -> dict[str, str]:
-    """Take the fields that have an axis of their own out of `variations`; return what each axis is to be."""
+    """Move the fields that have their own axis from `variations` to the returned texts of axes."""
     axes = {axis.name: axis for axis in AXES}
     found: dict[str, str] = {}
     for name in [name for name in variations if SET_BY_OPTIONS.get(name) in axes]:
@@ -171,7 +172,7 @@ def varied_axes(variations: dict[str, list[Any]], overrides: Mapping[str, Any], 
 
 
 def front_of(points: Sequence[Point], objectives: Sequence[str]) -> list[bool]:
-    """Return for each point whether no other is better in all objectives."""
+    """Return for each point whether it is on the Pareto front of these objectives."""
     from adagp.hw.explore import pareto_front
 
     return pareto_front([[getattr(point, OBJECTIVES[name]) for name in objectives] for point in points])
@@ -216,7 +217,7 @@ def _print_front(
 
 
 def _print(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[str], title: str) -> None:
-    """Print a row for each point: those settings that differ within the space, the objectives, and the speed-up."""
+    """Print a row for each point: the settings that vary within the space, the objectives, and the speed-up."""
     from adagp.cli.terminal import Terminal, table_of
 
     def words(point: Point) -> list[str]:
@@ -239,7 +240,7 @@ def _print(best: Sequence[Point], varied: Sequence[str], objectives: Sequence[st
 
 @dataclass(frozen=True)
 class Grid:
-    """Workloads and designs, every combination of which is simulated. A batch size of None is the default, or the recorded."""
+    """Workloads and designs to simulate in all combinations. A batch size of None is the default or that of a recorded run."""
 
     models: tuple[str, ...]
     datasets: tuple[str, ...]
@@ -250,7 +251,7 @@ class Grid:
 
     @property
     def simulations(self) -> int:
-        """Simulations in the grid; each covers all designs."""
+        """The number of simulations in the grid; each covers all designs."""
         return len(self.models) * len(self.datasets) * len(self.accelerators) * len(self.batches)
 
     def check(self, plan: RunOptions) -> None:
@@ -325,7 +326,7 @@ def _write_grid(
     *,
     as_json: bool = False,
 ) -> None:
-    """Simulate a grid and write a row for each design; `columns` are all by default."""
+    """Simulate a grid and write a row for each design; `columns` None: all columns."""
     grid.check(plan)
     rows = list(_grid_rows(grid, data, plan))
     text = StringIO()

@@ -1,4 +1,4 @@
-"""`adagp simulate --memory`: the off-chip memory of a training step, as tables, a picture and a plan for a capacity."""
+"""`adagp simulate --memory`: the off-chip memory of a training step, as a table and a picture, and plans for a capacity."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class MemorySettings:
     ] = OFFLOAD
 
     def check(self, others: Mapping[str, bool]) -> None:
-        """Raise for options that have no effect; `others` are those about cycles and energy, and whether they are given."""
+        """Raise for options that have no effect. `others` has the options about cycles and energy: whether each was given."""
         for flag in (flag for flag, given in others.items() if self.memory and given):
             raise OptionError(
                 f"{flag} cannot be combined with --memory, which models memory instead of cycles and energy."
@@ -115,7 +115,7 @@ def model_memory(
 def memory_report(
     memory: StepMemory, curves: Mapping[str, Sequence[Moment]], choices: Sequence[Choice] | None
 ) -> dict[str, Any]:
-    """Return a step's memory as plain values with stable names; bytes, and cycles of a micro-batch."""
+    """Return a step's memory as plain values with stable names, in bytes, and the cycles of a micro-batch."""
     cycles = sum(unit.forward + unit.backward for unit in memory.units)
     report: dict[str, Any] = {
         "model": memory.workload.name,

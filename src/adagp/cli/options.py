@@ -2,7 +2,7 @@
 
 A parameter of a command declares its option by its annotation; if its type is a dataclass, the fields declare theirs.
 Commands that share options share the dataclass, or the annotation. Options that are declared elsewhere (those of runs,
-accelerators, axes) are passed to `with_options`; those that the user set, and no others, arrive by name in the parameter
+accelerators, axes) are passed to `with_options`; the command gets those that the user set by name in its parameter
 `overrides`.
 
 `adagp train --help` shows the options that most people need, with examples; `--help-all` shows all of them.
@@ -41,7 +41,7 @@ USUAL: dict[str, tuple[str, ...]] = {
         *("per_layer", "as_json", "plot"),
     ),
 }
-"""By command, the parameters that its short help lists."""
+"""The parameters that the short help of a command lists."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "train": (
         "adagp train --epochs 1",
@@ -90,15 +90,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "rtl place": ("adagp rtl place --array 4x4 --format int8 --design baseline --value-words 1024 --sum-words 512",),
     "rtl power": ("adagp rtl power --array 4x4 --design baseline --json",),
 }
-"""By command, what its help ends with."""
+"""The examples at the end of a command's help."""
 WHOLE = "adagp.whole_help"
 LONGEST_WORD = 40
-"""So many characters fit the column of texts in a terminal of 80."""
+"""The characters that fit into the column of texts in a terminal of 80 characters."""
 Complete = Callable[[str], list[str]]
 
 
 def epilog(command: str, text: str = "") -> str:
-    """Return what stands below the help of a command: its examples, a line each, and `text`."""
+    """Return the text below the help of a command: its examples, one line each, and `text`."""
     return "\n\n".join(["Examples:", *EXAMPLES[command], *([text] if text else [])])
 
 
@@ -122,10 +122,10 @@ def usual_options_only(command: str | None, context: Any, parameters: list[Any])
     """Hide all but the usual options of a command while its short help is written."""
     usual_options = USUAL.get(command or "")
     hidden = []
-    has_both = any(one.name == "help_all" for one in parameters)
-    if usual_options is not None and has_both and not context.meta.get(WHOLE):
+    has_help_all = any(parameter.name == "help_all" for parameter in parameters)
+    if usual_options is not None and has_help_all and not context.meta.get(WHOLE):
         shown = {*usual_options, "help", "help_all"}
-        hidden = [one for one in parameters if one.name not in shown and not getattr(one, "hidden", True)]
+        hidden = [item for item in parameters if item.name not in shown and not getattr(item, "hidden", True)]
     for parameter in hidden:
         parameter.hidden = True
     try:
@@ -137,8 +137,8 @@ def usual_options_only(command: str | None, context: Any, parameters: list[Any])
 
 @contextmanager
 def short_switches(parameters: list[Any]) -> Iterator[None]:
-    """Leave out the `--no-...` of switches that are off while help is written: it would take a column, and cut names."""
-    off = [(one, one.secondary_opts) for one in parameters if one.default is False and one.secondary_opts]
+    """Leave out `--no-...` of switches that are off while help is written: its column would cut the names of options."""
+    off = [(item, item.secondary_opts) for item in parameters if item.default is False and item.secondary_opts]
     for parameter, _ in off:
         parameter.secondary_opts = []
     try:
@@ -149,9 +149,9 @@ def short_switches(parameters: list[Any]) -> Iterator[None]:
 
 
 def offer(names: Iterable[str] | Callable[[], Iterable[str]]) -> Complete:
-    """Return a completion function: from the beginning of a word to the `names` that start with it.
+    """Return a completion function: it gets the beginning of a word and returns the `names` that start with it.
 
-    A word may be a list: after a comma the next name begins.
+    If the word is a list with commas, the function completes its last name.
     """
 
     def complete(incomplete: str) -> list[str]:
@@ -163,7 +163,7 @@ def offer(names: Iterable[str] | Callable[[], Iterable[str]]) -> Complete:
 
 
 def imported(module: str, name: str) -> Callable[[], Iterable[str]]:
-    """Return a function that imports the names `module.name` when they are asked for: few commands need them."""
+    """Return a function that imports and returns the names `module.name`, so that only commands that need them import them."""
     return lambda: cast(Iterable[str], getattr(import_module(module), name))
 
 
@@ -188,11 +188,11 @@ NAMES: dict[str, Iterable[str] | Callable[[], Iterable[str]]] = {
     "models": MODELS,
     "preset": imported("adagp.hw.hardware_file", "PRESETS"),
 }
-"""Names by the option that takes them."""
+"""The names that completion offers, by option."""
 
 
 def completion_of(option: Option) -> Complete | None:
-    """Return what completes the values of an option, if there is anything to offer."""
+    """Return the completion function for the values of an option; None if there is nothing to offer."""
     if option.choices is not None:
         return offer(option.choices)
     return offer(NAMES[option.name]) if option.name in NAMES else None
@@ -211,8 +211,7 @@ Download = Annotated[bool, switch("--download", "Download the data set if it is 
 
 def own_options(command: Callable[..., None]) -> dict[str, Option]:
     """Return the options that the parameters of a command declare, by their names."""
-    parameters = _flat_parameters(command)
-    options = (annotated_option(each.name, each.annotation, each.default) for each in parameters)
+    options = (annotated_option(item.name, item.annotation, item.default) for item in _flat_parameters(command))
     return {option.name: option for option in options if option is not None}
 
 
@@ -230,7 +229,7 @@ def _flat_parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter
 
 
 def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -> Callable[..., None]:
-    """Return `command` as typer takes it: with `options` in place of `overrides`, and all values checked before it begins."""
+    """Return `command` in the form that typer needs: with `options` instead of `overrides`, and all values checked first."""
     more = {option.name: option for option in options}
     own = own_options(command)
     parameters: list[inspect.Parameter] = []
@@ -243,7 +242,7 @@ def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -
         flag = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
         parameters.append(flag)
     parameters.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
-    annotations = {name: each.annotation for name, each in inspect.signature(command).parameters.items()}
+    annotations = {name: item.annotation for name, item in inspect.signature(command).parameters.items()}
     groups: dict[str, Any] = {name: kind for name, kind in annotations.items() if is_dataclass(kind)}
 
     @wraps(command)
@@ -261,7 +260,7 @@ def with_options(command: Callable[..., None], options: Iterable[Option] = ()) -
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         command(**values)
 
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer looks at
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
@@ -272,7 +271,7 @@ def _is_set(context: typer.Context, name: str) -> bool:
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    """Return an option as a parameter that typer understands; its default is shown in words where it is nothing, or off."""
+    """Return an option as a parameter for typer. The help shows a default in words if it is empty or a switch that is off."""
     flags = option.flags or ((f"{option.flag}/--no-{option.flag[2:]}",) if option.kind is bool else (option.flag,))
     in_words = option.default in (None, "") or (option.kind is bool and option.flags)
     details = typer.Option(
@@ -289,7 +288,7 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 
 def _spaced(default: Any) -> str | bool:
-    """Return how help shows a default: as it is, but for a list that is longer than a column, which gets gaps to break at."""
+    """Return how help shows a default: unchanged, but a list that is wider than the column gets spaces, to be wrapped at."""
     is_long = isinstance(default, str) and "," in default and len(default) > LONGEST_WORD
     return default.replace(",", ", ") if is_long else True
 
@@ -298,11 +297,11 @@ HELP_FLAGS = {"help_option_names": ["-h", "--help"]}
 
 
 SYSTEM_NAMES = "{systems}"
-"""Stands in a help text for the names of the training systems, which are looked up when the command is run."""
+"""The placeholder in help texts for the names of the training systems, which are looked up when the help is written."""
 
 
 def completed_help(parameters: list[Any]) -> list[Any]:
-    """Return the parameters of a command as help shows them: flags without a value, and names of systems in full."""
+    """Return the parameters of a command as help shows them: flags without a value type, and with the names of systems."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
@@ -313,21 +312,21 @@ def completed_help(parameters: list[Any]) -> list[Any]:
 
 
 class Command(TyperCommand):
-    """A command of the program."""
+    """A command whose help lists the usual options only."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help: the usual options, or all after --help-all."""
+        """Write the help: the usual options, or all of them with --help-all."""
         with usual_options_only(self.name, ctx, self.params), short_switches(self.params):
             super().format_help(ctx, formatter)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return all parameters, that of help among them."""
+        """Return all parameters, including --help, as help shows them."""
         return completed_help(super().get_params(ctx))
 
 
 class CommandGroup(TyperGroup):
-    """A command that has others below it."""
+    """A group of commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return all parameters, that of help among them."""
+        """Return all parameters, including --help, as help shows them."""
         return completed_help(super().get_params(ctx))

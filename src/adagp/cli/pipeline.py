@@ -1,4 +1,4 @@
-"""`adagp pipeline`: a training pipeline over several devices, dry-run."""
+"""`adagp pipeline`: a dry run of a training pipeline over several devices."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ class ConstantCosts:
 
 @dataclass(frozen=True)
 class ModelledCosts:
-    """With --model, the costs of a step are modelled from the samples, each device's accelerator, and their links."""
+    """Options with --model: costs are modelled from the samples, the accelerator of each device, and the links."""
 
     dataset: Annotated[str, _modelled("Data set, which sets the image shape and classes.")] = "imagenet"
     input: Annotated[str | None, _modelled("Input shape, for example 3x64x64.", unset="the data set's")] = None
@@ -80,14 +80,14 @@ class ModelledCosts:
 
     @property
     def chip(self) -> Hardware:
-        """What the hardware file says."""
+        """The contents of the hardware file; empty without one."""
         return Hardware("", {}) if self.hardware is None else read_hardware(self.hardware)
 
     def link(self, chip: Hardware) -> Link:
-        """Return the link between two devices: that of the options, of the file, or one that takes no time."""
+        """Return the link between two devices, from the options, else from the file, else one that takes no time."""
         bandwidth, latency = (
-            next((value for value in values if value is not None), usual)
-            for *values, usual in (
+            next((value for value in values if value is not None), default)
+            for *values, default in (
                 (self.bandwidth, chip.links.bandwidth_gb_s, inf),
                 (self.latency, chip.links.latency_us, 0.0),
             )
@@ -147,7 +147,7 @@ def pipeline(
 
 
 def read_program(schedule: str, devices: int, micro_batches: int, phases: str) -> Program:
-    """Return the program of a pipeline by name, or the one in a file."""
+    """Return the program of the pipeline named `schedule`, or the one in that file (.txt)."""
     if not schedule.endswith(".txt"):
         return generate(schedule, devices, micro_batches, parse_phases(phases))
     return parse_program(read_text(Path(schedule), "the schedule"))
@@ -155,7 +155,7 @@ def read_program(schedule: str, devices: int, micro_batches: int, phases: str) -
 
 @dataclass(frozen=True)
 class PipelineCosts:
-    """Costs with and without a predictor, and the unit they are in."""
+    """Costs of a step with a predictor, and `plain` ones without; and their `unit`."""
 
     costs: Costs
     plain: Costs
@@ -201,9 +201,9 @@ def _check_absent(options: Mapping[str, Option], overrides: Mapping[str, Any], r
 def pipeline_report(timeline: Timeline, setting: PipelineCosts) -> dict[str, Any]:
     """Return the result as plain values with stable names.
 
-    A step is the mean forward of a micro-batch on a stage, as in the paper; with constants, the unit itself.
-    `baseline` is the same pipeline with plain backprop on every batch; there is none for a schedule from a file whose
-    name is not a pipeline's.
+    A step is the mean time of a micro-batch's forward pass on a stage, as in the paper; with constant costs, it is their unit.
+    `baseline_steps` and `speedup` compare with plain backprop in every batch of the same pipeline. They are missing for a
+    schedule from a file whose name is not that of a pipeline.
     """
     program, stages = timeline.program, timeline.costs.stages
     step = 1.0 if setting.clock_hz is None else sum(stage.forward for stage in stages) / len(stages)
@@ -229,7 +229,7 @@ def pipeline_report(timeline: Timeline, setting: PipelineCosts) -> dict[str, Any
 
 
 def print_gantt(timeline: Timeline, report: dict[str, Any]) -> None:
-    """Print the timeline and what came out."""
+    """Print the timeline, and a line with the figures of the report."""
     from adagp.cli.terminal import Terminal
 
     console = Terminal()

@@ -23,15 +23,15 @@ from adagp.program.train.loop import BatchStatus, Loop, Observer
 from adagp.program.train.session import Session, resume_command
 
 STOPPED = 130
-"""Exit code of a run that Ctrl-C stopped, as shells have it."""
+"""Exit code of a run that Ctrl-C stopped, as in shells."""
 UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID"
 """The environment variable that torchrun sets for its processes."""
 
 
 class StopFlag:
-    """Makes `stop()` true after the first Ctrl-C (or SIGTERM); the second one interrupts.
+    """A flag that the first Ctrl-C (or SIGTERM) inside the context sets; the second one raises KeyboardInterrupt.
 
-    Under torchrun the second is ignored: torchrun forwards the signals that the processes have received already.
+    Under torchrun the second is ignored: torchrun forwards signals that the processes have received already.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class StopFlag:
 
 
 def run_with_progress(session: Session, loop: Loop, *, log: Sequence[str] = ()) -> dict[str, Any]:
-    """Run to the end and return the summary. Ctrl-C stops after the running batch, with a checkpoint; twice, at once."""
+    """Run to the end and return the summary. Ctrl-C stops after the current batch, with a checkpoint; a second one at once."""
     console = Terminal(stderr=True, quiet=session.quiet)
     if session.note:
         console.say(session.note)
@@ -94,11 +94,11 @@ def _total_batches(session: Session) -> int:
 
 
 DIVERGED = 1e6
-"""A training loss above this, or one that is not a number, is that of a run that diverged."""
+"""A run with a training loss above this, or that is not a number, has diverged."""
 
 
 def divergence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return in which epoch the training loss grew beyond all limits; nothing if it did not."""
+    """Return a message with the epoch in which the training loss diverged; '' if it did not."""
     for row in rows:
         loss = row["train_loss"]
         if loss is None or not loss <= DIVERGED:
@@ -131,7 +131,7 @@ ROOMY = 110
 class LiveProgress:
     """A bar over the batches of the run with epoch, phase, loss and metric, and a line for each epoch.
 
-    Without a terminal: only the lines, and in a long epoch a status line twice a minute.
+    Without a terminal there are only the lines, and in a long epoch a status line twice a minute.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class LiveProgress:
         """Move the bar, or print a status line."""
         if self._bar.disable:
             if self._pulse.is_due:
-                self._say(self._sign(status))
+                self._say(self._status_line(status))
             return
         speed = self._bar.tasks[self._task].speed
         self._bar.update(
@@ -187,14 +187,14 @@ class LiveProgress:
         )
 
     def on_epoch(self, row: dict[str, Any]) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         self._say(
             f"epoch {row['epoch'] + 1:>3} {row['label']:<8} train loss {row['train_loss']:.4f}  "
             f"test loss {row['test_loss']:.4f}  test {self._metric.words} "
             f"{_figure(row[f'test_{self._metric.name}'], self._metric)}"
         )
 
-    def _sign(self, status: BatchStatus) -> str:
+    def _status_line(self, status: BatchStatus) -> str:
         done = self._done(status)
         rest = time_left(self._clock() - self._began, done - self._before, self._batches - self._before)
         left = "" if rest is None else f", about {clock_time(rest)} left"
@@ -215,7 +215,7 @@ class LiveProgress:
 
 
 def summary_table(summary: dict[str, Any]) -> Table:
-    """Return the batches of a run by phase, and how fast they were."""
+    """Return a table of the batches, seconds and samples per second of a run by phase."""
     table = Table(title=f"{summary['model']} on {summary['dataset']}, method {summary['method']}")
     for name in ("phase", "batches", "seconds", "samples/s"):
         table.add_column(name, justify="left" if name == "phase" else "right")
@@ -231,24 +231,24 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
 
 def result_line(summary: dict[str, Any], metrics: Sequence[Metric]) -> str:
-    """Return the result of a run in the metrics of its task, and how long it took."""
+    """Return a line with the result of a run in the metrics of its task, and its seconds."""
     values = [f"test {each.words} {_figure(summary.get(f'test_{each.name}'), each)}" for each in metrics]
     loss = f"test loss {_figure(summary['test_loss'])}"
     return f"{', '.join([*values, loss])}; {summary['seconds']:.1f} s with data and evaluation."
 
 
 def _figure(value: float | None, metric: Metric = ACCURACY, digits: int = 4) -> str:
-    """Return a loss or a share with `digits` digits, or another metric's value; None stands for one that was not finite."""
+    """Return a loss or a share with `digits` digits, or the text of another metric's value; None: it was not finite."""
     if value is None:
         return "not finite"
     return f"{value:.{digits}f}" if metric.unit == SHARE else metric.text(value)
 
 
 class JobProgress:
-    """One bar for each stage of the work, with the time that is left of the stage, and below it the jobs that are running.
+    """One bar for each stage of the work, with the remaining time of the stage, and below it the running jobs.
 
-    Without a terminal: a line for each finished job, and a status line twice a minute. `at_first` is shown before the first
-    stage.
+    Without a terminal there are a line for each finished job, and a status line twice a minute. `at_first` is shown before the
+    first stage.
     """
 
     def __init__(self, console: Terminal, at_first: str = "", clock: Callable[[], float] = time.monotonic) -> None:
@@ -267,7 +267,7 @@ class JobProgress:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         self._console.say(text)
         self._pulse.beat()
 
@@ -319,7 +319,7 @@ class JobProgress:
 
 
 class _Bars(Progress):
-    """The bars, and a line with the jobs that are running, which may be long."""
+    """The bars, and below them a line with the running jobs, which may be long."""
 
     def __init__(self, console: Terminal, running: str) -> None:
         self.running = running

@@ -1,4 +1,4 @@
-"""`adagp report`: one self-contained page about some runs, or one that follows them as they go."""
+"""`adagp report`: a self-contained page about some runs, or a live page that follows them."""
 
 import signal
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from adagp.errors import OptionError
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain runs.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders that contain runs.")],
     out: Annotated[Path | None, option("Output file, FILE.html.", unset="report.html")] = None,
     phases: Annotated[
         str | None, option("Phases of the batches in the pipeline charts, such as GP,BP.", unset="the runs' own")
@@ -47,7 +47,7 @@ def _check_without_watch(options: dict[str, object]) -> None:
 def _serve(runs: Sequence[Path], port: int | None) -> None:
     from adagp.program.report.live import PORT, LiveReport, LiveServer
 
-    ends = (signal.SIGINT, signal.SIGTERM)  # a shell that starts it in the background lets it ignore Ctrl-C
+    ends = (signal.SIGINT, signal.SIGTERM)  # SIGINT is ignored if a shell started the program in the background
     previous_handlers = {number: signal.signal(number, signal.default_int_handler) for number in ends}
     try:
         with LiveServer(LiveReport(runs), PORT if port is None else port) as server:

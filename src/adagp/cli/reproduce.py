@@ -1,4 +1,4 @@
-"""`adagp reproduce`: the papers' tables and figures, made again, with a verdict on every published number."""
+"""`adagp reproduce`: the papers' tables and figures, with a verdict on every published number."""
 
 import os
 import sys
@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from adagp.program.reproduce.study import Estimate, Study
 
 MOST_JOBS = 8
-"""Default limit of parts at a time: each holds its data set in memory."""
+"""The default limit of parts in parallel, since each has its data set in memory."""
 LOW_PRIORITY = 10
-"""Added to the niceness of the process and those that it starts."""
+"""The niceness that --nice adds to the process and its children."""
 
 
 def reproduce(
     names: Annotated[
         list[str],
-        typer.Argument(help="Names of experiments, or all; list prints them.", autocompletion=offer(experiments)),
+        typer.Argument(
+            metavar="EXPERIMENT",
+            help="Names of experiments, or all; list prints them.",
+            autocompletion=offer(experiments),
+        ),
     ],
     budget: Annotated[
         str | None,
@@ -98,7 +102,7 @@ def reproduce(
 
 
 def _overview(names: list[str], records: Path | None, folder: Path) -> None:
-    """Report on every budget from finished parts."""
+    """Write the report on all budgets from finished parts."""
     from adagp.cli.terminal import Terminal
     from adagp.program.reproduce.experiment import choose
     from adagp.program.reproduce.study import write_overview
@@ -111,14 +115,14 @@ def _overview(names: list[str], records: Path | None, folder: Path) -> None:
 
 
 def _usual_jobs(device: str) -> int:
-    """Return one part for each CPU core that we may use, up to MOST_JOBS; one only where they would share a device."""
+    """Return the default number of parts in parallel: one for each usable CPU core, up to MOST_JOBS; 1 on another device."""
     from adagp.program.jobs import usable_cores
 
     return min(usable_cores(), MOST_JOBS) if device == "cpu" else 1
 
 
 def _run(study: "Study", jobs: int, console: "Terminal") -> None:
-    """Do the parts under a progress bar; without a terminal, print a line for each."""
+    """Run the parts with a progress bar; without a terminal, print a line for each."""
     from adagp.cli.progress import JobProgress
 
     total, left = len(study.parts), len(study.left)
@@ -171,7 +175,7 @@ def _report(study: "Study", folder: Path) -> None:
 def _with_data(
     experiments: Sequence["Experiment"], budget: str, data_dir: Path | None, console: "Terminal"
 ) -> list["Experiment"]:
-    """Return the experiments whose data sets are on disk; name the others."""
+    """Return the experiments whose data sets are on disk; print the names of the others."""
     from adagp.program.reproduce.study import without_data
 
     missing = without_data(experiments, budget, data_dir)
@@ -201,7 +205,7 @@ def _list() -> None:
     ):
         console.say(line)
     if known:
-        quickest = min(known, key=lambda one: one.minutes.get("quick") or inf)
+        quickest = min(known, key=lambda experiment: experiment.minutes.get("quick") or inf)
         console.say(f"Next: adagp reproduce {quickest.name}")
 
 

@@ -1,17 +1,10 @@
 """`adagp rtl`: the accelerator as hardware. Nothing heavy is imported before a command runs."""
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated
-
-from adagp.core.options import option, switch
-from adagp.hw.dataflows import check_size
-
-if TYPE_CHECKING:
-    from adagp.rtl.blueprint import Blueprint
 import json
 import re
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +12,12 @@ from adagp.cli.options import HELP_FLAGS, Command, CommandGroup, Json, epilog, w
 from adagp.cli.simulation_options import BATCH_SIZE
 from adagp.core.escape import escaped
 from adagp.core.files import check_output_file
+from adagp.core.options import option, switch
 from adagp.errors import OptionError
+from adagp.hw.dataflows import check_size
+
+if TYPE_CHECKING:
+    from adagp.rtl.blueprint import Blueprint
 
 DESIGNS = ("baseline", "low", "efficient", "max")
 CHIP = "Chip"
@@ -29,7 +27,7 @@ Designs = Annotated[str, option("Design: baseline, low, efficient, max, or all o
 ChipArray = Annotated[
     str, option("Array of processing elements (PEs), ROWSxCOLUMNS, at least 2x2.", panel=CHIP, also=check_size)
 ]
-BesideArray = Annotated[
+PredictorArray = Annotated[
     str | None,
     option(
         "Array of the predictor in design max, ROWSxCOLUMNS.",
@@ -58,7 +56,7 @@ class ChipOptions:
     """A chip of any design: arrays, number format, and the words of its banks."""
 
     array: ChipArray = "12x15"
-    predictor_array: BesideArray = None
+    predictor_array: PredictorArray = None
     number: Format = "int16"
     value_words: ValueWords = 4096
     sum_words: SumWords = 2048
@@ -82,7 +80,7 @@ class ChipOptions:
 
 
 def make_chip(design: str, array: str, predictor_array: str | None, number: str, **details: int) -> "Blueprint":
-    """Return the chip that options describe; nothing heavy is imported before."""
+    """Return the chip that options describe. The modules of the hardware are imported here, not before."""
     from adagp.hw.dataflows import parse_array
     from adagp.rtl.tools import need_amaranth
 
@@ -119,7 +117,7 @@ def _print_report(report: dict[str, Any], as_json: bool) -> None:
 
 
 def _conclude(report: dict[str, Any], as_json: bool) -> None:
-    """Print a comparison with the models and its verdict; a difference is exit code 1."""
+    """Print a comparison with the models and its verdict; exit with code 1 if there is a difference."""
     _print_report(report, as_json)
     if not as_json:
         verb = "agrees with" if report["equal"] else "differs from"
@@ -129,7 +127,7 @@ def _conclude(report: dict[str, Any], as_json: bool) -> None:
 
 
 def _print_batches(batches: list[dict[str, Any]]) -> None:
-    """Print a column for each batch; of words that differ by memory, their sum."""
+    """Print a column for each batch; a count that is listed by memory is summed."""
     from adagp.cli.terminal import Terminal, table_of
 
     columns = ("", *(f"batch {number + 1}, {batch['phase']}" for number, batch in enumerate(batches)))
@@ -253,7 +251,7 @@ def run(
     design: Design = "max",
     dataflow: Annotated[str, option("Dataflow of the layers: ws, os or is. The predictor's is ws.")] = "ws",
     array: ChipArray = "4x4",
-    predictor_array: BesideArray = None,
+    predictor_array: PredictorArray = None,
     number: Format = "int16",
     pipeline_stages: Stages = 0,
     grid: Annotated[int, option("Height and width of the predictor's pooled input.", low=1)] = 2,

@@ -1,4 +1,4 @@
-"""`adagp simulate`: a training run on a modelled accelerator, or on another training system; cycles, time and energy."""
+"""`adagp simulate`: cycles, time and energy of a training run on a modelled accelerator, or on another training system."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -81,7 +81,7 @@ class SystemSettings:
 
 
 def chosen_systems(design: str) -> tuple[str, ...]:
-    """Return the systems that `--design` names, none if it names ADA-GP's designs; both together are an error."""
+    """Return the training systems that `--design` names; none if it names ADA-GP's designs. A mixture is an error."""
     names = tuple(name.strip() for name in design.split(","))
     systems = [name for name in names if name in SYSTEMS]
     others = [name for name in names if name not in SYSTEMS]
@@ -95,7 +95,7 @@ def chosen_systems(design: str) -> tuple[str, ...]:
 
 
 def recorded_epochs(record: RunRecord, target: float | None) -> list[EpochRecord]:
-    """Return a run's epochs with what it has measured of its layers; densities that it has not are 1."""
+    """Return a run's epochs with the measured densities of its layers; densities that were not measured are 1."""
     if target is not None:
         record.metric.check_target(target)
 
@@ -115,7 +115,7 @@ def _known(value: float | None) -> float:
 
 
 def assumed_epochs(workload: Workload, batches: int, settings: SystemSettings) -> list[EpochRecord]:
-    """Return one long epoch by backprop with the densities that are assumed."""
+    """Return one long epoch by backprop with the assumed densities."""
     layers = {
         layer.name: LayerRecord(settings.weight_density, settings.input_density if index else 1.0)
         for index, layer in enumerate(workload.array_layers)
@@ -133,7 +133,7 @@ def simulate_systems(
     *,
     as_json: bool,
 ) -> None:
-    """Cost a run on each system and print it."""
+    """Model a run on each system and print its cost."""
     if settings.target is not None and run is None:
         raise OptionError("--target is for a replayed run; give --from-run.")
     record = None if run is None else read_whole_run(run, "replay")
@@ -201,6 +201,7 @@ def simulate(
     model: Annotated[
         str | None,
         typer.Argument(
+            metavar="MODEL",
             help="Model name, timm:NAME, torchvision:NAME, hf:FILE.json, package.module:function, "
             f"a {FILES}, or a run folder.",
             rich_help_panel=MODEL,
@@ -334,7 +335,7 @@ def _cycles_row(row: dict[str, Any]) -> Sequence[str]:
 
 
 def _thousands(number: int) -> str:
-    """Return a count in thousands, with a decimal where it is small."""
+    """Return a count in thousands, with one decimal if it is below 100,000."""
     return f"{number / 1000:,.0f}" if number >= 100_000 else f"{number / 1000:.1f}"
 
 
@@ -356,7 +357,7 @@ LAYER_TABLES = (
     ),
 )
 ROOMY = 100
-"""Characters of a line from which on the tables of layers have lines around them."""
+"""The width of a terminal, in characters, from which the tables of layers have a frame."""
 
 
 def _lines(width: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The options that `simulate`, `sweep` and `explore` share: which model and data are simulated, and which run of them."""
+"""The options that `simulate`, `sweep` and `explore` share: the model, its data, and the run to simulate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,11 +18,11 @@ from adagp.schedules import Schedule, parse_schedule
 
 MODEL, RUN = "Model", "Run"
 BATCH, EPOCHS = 128, 90
-"""Samples of a batch, and epochs of a run, where neither is given nor recorded."""
+"""The default samples of a batch, and epochs of a run, if they are neither given nor recorded."""
 _THE_SETS = "the data set's"
 
 BATCH_SIZE = ("--batch-size", "--batch")
-"""How the size of a batch is written; the second way is an older one."""
+"""The flags for the size of a batch; the second one is older."""
 BatchSize = Annotated[int | None, option("Samples per batch.", *BATCH_SIZE, panel=RUN, unset=f"{BATCH}", low=1)]
 Width = Annotated[float, option("Multiplier of the model's channels.", panel=MODEL, above=0, high=1000)]
 InputShape = Annotated[
@@ -62,7 +62,7 @@ HardwareFile = Annotated[
 
 
 def chosen_hardware(preset: str | None, path: Path | None) -> Hardware | None:
-    """Return the hardware file that a preset or a path names, if any."""
+    """Return the hardware of a preset or a hardware file; None without either, an error with both."""
     if preset is not None and path is not None:
         raise OptionError("--preset and --hardware both describe the accelerator; give one of them.")
     if preset is not None:
@@ -72,7 +72,7 @@ def chosen_hardware(preset: str | None, path: Path | None) -> Hardware | None:
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """What a model is simulated for: a data set, or samples of another shape and other classes; and its width."""
+    """The samples that a model is simulated for: those of a data set, or of another shape and classes; and its width."""
 
     dataset: Annotated[
         str, option("Data set, which sets the image shape, classes and number of samples.", panel=MODEL)
@@ -104,7 +104,7 @@ class SampleOptions:
         trust: bool = False,
         target: float | None = None,
     ) -> Origin:
-        """Return where the workload of `model`, or of a run that was recorded, comes from."""
+        """Return the origin of the workload: a model, or a recorded run."""
         shape = sample_shape(model, self.input_, self.image_size, self.channels, self.dataset)
         return find_origin(
             model, from_run, self.dataset, shape, self.width, self.classes, method=method, trust=trust, target=target
@@ -117,7 +117,7 @@ _many = partial(option, panel=CHIPS, unset="none")
 
 @dataclass(frozen=True)
 class ManyChipOptions:
-    """Training on many chips; None means the default, which is given in words."""
+    """Training on many chips. None means the default, which the help gives in words."""
 
     chips: Annotated[int | None, _many("Number of chips that train together.", low=1, high=65_536)] = None
     parallel: Annotated[
@@ -174,7 +174,7 @@ class ManyChipOptions:
     ] = None
 
     def with_links_of(self, hardware: Hardware | None) -> "ManyChipOptions":
-        """Return the same with the links of a hardware file, where no options say otherwise."""
+        """Return the options, with the links of a hardware file for those that are not given."""
         if hardware is None:
             return self
         links = hardware.links
@@ -186,21 +186,21 @@ class ManyChipOptions:
 
     @property
     def link_bandwidth_given(self) -> float:
-        """Gigabytes per second."""
+        """The bandwidth of a link in gigabytes per second, 10 by default."""
         return 10.0 if self.link_bandwidth is None else self.link_bandwidth
 
     @property
     def link_latency_given(self) -> float:
-        """Microseconds."""
+        """The latency of a link in microseconds, 5 by default."""
         return 5.0 if self.link_latency is None else self.link_latency
 
     @property
     def bucket_given(self) -> float:
-        """Megabytes."""
+        """The size of a gradient bucket in megabytes, 25 by default."""
         return 25.0 if self.bucket is None else self.bucket
 
     def check(self, others: Mapping[str, bool]) -> None:
-        """Raise for options that need --chips if it is not given, and for `others` that are given but do not go with it."""
+        """Raise for options that need --chips without it, and for those of `others` that are given together with it."""
         declared = declared_options(ManyChipOptions)
         for name in declared if self.chips is None else ():
             if getattr(self, name) not in (None, False):
@@ -243,7 +243,7 @@ class RunOptions:
     ] = DEFAULT_METHOD
 
     def epochs_of(self, origin: Origin) -> int:
-        """Return the number of epochs."""
+        """Return the number of epochs: of the recorded run, else the given one, else the default."""
         return origin.epochs or self.epochs or EPOCHS
 
     def run(self, origin: Origin, batch: int | None) -> Run:

@@ -1,4 +1,4 @@
-"""The terminal: text is printed literally (no markup, no emoji codes, no control characters), tables fit its width."""
+"""Output to the terminal: text is printed literally (no markup, emoji codes or control characters); tables fit its width."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from adagp.core.escape import escaped
 
-SIGN_SECONDS = 30.0
+STATUS_SECONDS = 30.0
 """Without a terminal, a status line is printed this long after the last line."""
 
 
@@ -25,7 +25,7 @@ class Terminal(Console):
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return what strings, table cells and titles become."""
+        """Return the text of a string, table cell or title, with control characters escaped."""
         return super().render_str(escaped(text, lines=True), **options)
 
     def say(self, text: str) -> None:
@@ -34,14 +34,14 @@ class Terminal(Console):
 
 
 def longest_word(cells: Iterable[str]) -> int:
-    """Return the length of the longest word: a column that is as wide splits no number."""
+    """Return the length of the longest word, which is the width at which a column splits no word."""
     return max((len(word) for cell in cells for word in cell.split()), default=0)
 
 
 def fitting_widths(columns: Iterable[str], rows: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Return the widths of columns that together take at most `room`, as far as no word is split.
+    """Return the widths of columns that take at most `room` in total, unless a word would have to be split.
 
-    Where there is too little room, headings are folded first, and then cells, those of the widest columns before others.
+    If there is too little room, headings are folded first, then cells, beginning with those of the widest columns.
     """
     names = list(columns)
     cells = [[row[index] for row in rows] for index in range(len(names))]
@@ -57,9 +57,9 @@ def fitting_widths(columns: Iterable[str], rows: Sequence[Sequence[str]], room: 
 
 
 def table_of(columns: Iterable[str], rows: Iterable[Sequence[str]], left: Collection[str] = (), **look: Any) -> Table:
-    """Return a table that fits the terminal; the first column and those in `left` hold names, the others figures.
+    """Return a table that fits the terminal; the first column and those in `left` contain names, the others figures.
 
-    Rich does not find every set of widths that splits no word, so they are set here. Lines are left out where they do not fit.
+    Rich does not find every set of widths that splits no word, so they are set here. A frame that does not fit is left out.
     """
     names, cells, width = list(columns), list(rows), Terminal().width
     words = sum(longest_word([name, *(row[index] for row in cells)]) for index, name in enumerate(names))
@@ -76,7 +76,7 @@ def table_of(columns: Iterable[str], rows: Iterable[Sequence[str]], left: Collec
 
 
 def text_column(form: str) -> TextColumn:
-    """Return a column of a progress bar that takes no markup and keeps its width: the bar gives way."""
+    """Return a text column next to a progress bar, without markup; it keeps its width, and the bar shrinks."""
     return TextColumn(form, markup=False, table_column=Column(no_wrap=True))
 
 
@@ -84,7 +84,7 @@ def text_column(form: str) -> TextColumn:
 def busy(text: str) -> Iterator[Callable[[str], None]]:
     """Show a status line on standard error until the end of the block; the yielded function changes it.
 
-    It is shown in terminals only, and by the first process of a parallel run.
+    It is shown only in terminals, and only by the first process of a parallel run.
     """
     console = Terminal(stderr=True)
     if not console.is_terminal or os.environ.get("RANK", "0") != "0":
@@ -102,13 +102,13 @@ class Pulse:
         self.beat()
 
     def beat(self) -> None:
-        """Note that a line was printed."""
+        """Record that a line was printed."""
         self._last = self._clock()
 
     @property
     def is_due(self) -> bool:
-        """Whether nothing was printed for long."""
-        return self._clock() - self._last >= SIGN_SECONDS
+        """Whether nothing was printed for `STATUS_SECONDS`."""
+        return self._clock() - self._last >= STATUS_SECONDS
 
 
 def clock_time(seconds: float) -> str:
@@ -119,34 +119,34 @@ def clock_time(seconds: float) -> str:
 
 
 def time_left(elapsed: float, done: float, total: float) -> float | None:
-    """Return the seconds that the rest takes at the present speed; None before a twentieth of it or half a step is done.
+    """Return the remaining seconds at the present speed; None before a twentieth of the total or half a step is done.
 
-    Before that, what is measured is how long processes take to start: twelve jobs of seconds would show hours.
+    Before that, the speed would be that of processes that start: twelve jobs of seconds would show hours.
     """
     return elapsed * (total - done) / done if done > 0 and done >= min(total / 20, 0.5) else None
 
 
 IN_A_PIPE = 160
-"""Width of a line without a terminal."""
+"""The width of a line if the output is not a terminal."""
 LEAST_LAST = 24
-"""Characters that the last column keeps, or all that it needs, if that is less."""
+"""The least width of the last column, unless it needs less."""
 INDENT = " " * 4
 
 Rows = Sequence[Sequence[str]]
 
 
 def print_table(columns: Sequence[str], rows: Rows, right: Collection[str]) -> None:
-    """Print a table whose cells stay whole; those of the last column, which are sentences or lists, may be folded.
+    """Print a table. Only the cells of the last column, which are sentences or lists, may be folded; `right` aligns columns.
 
-    It has lines around it where there is room, and none where there is less; where even that is too wide, the last column
-    stands below its row, and where it must be, other columns do.
+    The table has a frame if there is room. If it is too wide even without a frame, the last column is printed below its row,
+    and so are others, if necessary.
     """
     console = Terminal()
     write_table(console if console.is_terminal else Terminal(width=IN_A_PIPE), columns, rows, right)
 
 
 def write_table(console: Console, columns: Sequence[str], rows: Rows, right: Collection[str]) -> None:
-    """Print a table as wide as the console is."""
+    """Print a table in the width of the console."""
     widths = [max([len(name), *(len(row[index]) for row in rows)]) for index, name in enumerate(columns)]
     least = sum(widths[:-1]) + min(widths[-1], LEAST_LAST)
     if least + 3 * len(columns) + 1 <= console.width:
@@ -174,7 +174,7 @@ def _table(columns: Sequence[str], rows: Rows, right: Collection[str], table: Ta
 
 
 def _write_in_two(console: Console, columns: Sequence[str], rows: Rows, right: Collection[str], upper: int) -> None:
-    """Print the first columns as a table, and below each row the last one, indented, with any others after it by name."""
+    """Print the first columns as a table, and below each row, indented, the last one, followed by any others by name."""
     widths = [max([len(name), *(len(row[index]) for row in rows)]) for index, name in enumerate(columns)]
 
     def line(cells: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ _RUN = "Run"
 
 
 def more_options(command: str) -> Sequence[Option]:
-    """Return the options of a run, those of all methods among them."""
+    """Return the options of a run, including those of all methods."""
     return [replace(option, help=help_text(option)) for option in known_options().values()]
 
 

@@ -28,6 +28,7 @@ def validate(
     model: Annotated[
         str,
         typer.Argument(
+            metavar="MODEL",
             help="Model name, timm:NAME, torchvision:NAME, hf:FILE.json, or package.module:function.",
             autocompletion=offer(NAMES["model"]),
         ),

@@ -1,1 +1,1 @@
-"""From a torch model, an ONNX file or an exported program to the workload that `adagp.hw` costs."""
+"""Turns a torch model, an ONNX file or an exported program into a workload, whose cost `adagp.hw` models."""

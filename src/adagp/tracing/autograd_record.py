@@ -3,10 +3,11 @@
 Autograd reports what it saves: `torch.autograd.graph.saved_tensors_hooks` gets each tensor as it is saved, on the meta
 device as on any other. For instance a convolution and a linear layer keep their input, a ReLU its result, GELU and SiLU their
 input, a batch norm its input and the batch's mean and deviation, a softmax its result, max pooling its input and indices, a
-product of two activations both, a sum nothing. Parameters and buffers are there anyway and do not count. A tensor is its
-elements in memory: one that three projections keep is kept once, and of a larger memory only the part that is kept.
+product of two activations both, a sum nothing. Parameters and buffers are in memory anyway and do not count. A tensor is
+identified by its elements in memory: one that three projections save counts once, and of a larger tensor only the saved part
+counts.
 
-Gradients add up where an activation has several uses. In-place operations end a use and begin another activation.
+If an activation has several uses, its gradients are added. An in-place operation ends an activation and begins another one.
 """
 
 from collections import deque
@@ -22,25 +23,25 @@ from adagp.hw.workload import GRADIENT_SUM, Elementwise, Layer, Saved
 from adagp.tracing.weight_uses import View, WeightUses, storage_of, view_of
 
 BATCH_STATISTICS = frozenset(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"))
-"""Operations whose further results are sums over the batch, so that they do not grow with it."""
+"""Operations whose results after the first are sums over the batch, which do not grow with it."""
 VIEWS = frozenset(("_unsafe_view",))
-"""Views that torch does not call so: their gradient is the result's."""
+"""Operations that torch does not mark as views, but that count as views: the operand's gradient is the result's."""
 KEEPS_RESULT = frozenset(
     (
         *("_log_softmax", "_safe_softmax", "_softmax", "elu_", "exp", "reciprocal", "relu", "relu_", "rsqrt"),
         *("sigmoid", "sigmoid_", "sqrt", "tanh", "tanh_"),
     )
 )
-"""Operations whose first result autograd keeps for themselves. Further results (statistics, masks, indices) it always does."""
+"""Operations of which autograd saves the first result. Further results (statistics, masks, indices) it always saves."""
 LONGEST_JOINED = 32
-"""Uses in layers that become one, at most."""
+"""The most recent uses that are remembered, for layers that are joined into one."""
 BITS = {torch.bool: 8, torch.uint8: 8, torch.int8: 8, torch.int16: 16, torch.int32: 32, torch.int64: 64}
-"""The width of words that are not activations, as torch keeps them: masks, indices."""
+"""The width in which torch stores tensors that are not activations: masks, indices."""
 
 
 @dataclass
 class _Uses:
-    """The uses of one activation: its words, those of all operations that give it a gradient, and the first of them."""
+    """The uses of one activation: the words of all operands that give it a gradient, and layer and module of the first."""
 
     tensor: Tensor
     words: int
@@ -49,7 +50,7 @@ class _Uses:
 
 
 class AutogradRecord:
-    """Records one traced forward pass. Tensors are kept, so that their memory names them."""
+    """Records one traced forward pass. Tensors are kept alive, because they are identified by their memory."""
 
     def __init__(self, weights: WeightUses, batch: int) -> None:
         self._weights = weights
@@ -66,7 +67,7 @@ class AutogradRecord:
 
     @contextmanager
     def watched(self, inputs: Iterable[Tensor]) -> Iterator[None]:
-        """Watch what autograd saves of a model's call with `inputs`, which grow with the batch."""
+        """Record what autograd saves inside the context, in a call of the model with `inputs`, which grow with the batch."""
         for tensor in inputs:
             self._kept.append(tensor)
             self._grows.add(storage_of(tensor))
@@ -75,18 +76,18 @@ class AutogradRecord:
         self._place_waiting("", "", self._layer)
 
     def _pack(self, tensor: Tensor) -> Tensor:
-        """Note a tensor that autograd saves: an operand before its operation runs, a result after it has run."""
+        """Record a tensor that autograd saves: an operand before its operation runs, a result after it has run."""
         if self._weights.find(tensor) is None:
             self._waiting.append(tensor)
         return tensor
 
     def begin(self, operation: str, module: str, layer: int) -> None:
-        """Note the operation that is about to run, and the index that its layer will have."""
+        """Record the operation that is about to run, and the index that its layer will have."""
         self._place_waiting(operation, module, layer)
         self._operation, self._module, self._layer = operation, module, layer
 
     def end(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Note the results of the operation, which is not a view."""
+        """Record the results of the operation, which is not a view."""
         self._follow(operands, results)
         own = results if self._operation in KEEPS_RESULT else results[1:]
         self._own_results = {storage_of(tensor) for tensor in own}
@@ -96,7 +97,7 @@ class AutogradRecord:
                     self._use(tensor)
 
     def _follow(self, operands: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """What is made of something that grows with the batch does so, too."""
+        """Record which results grow with the batch: those of operations with an operand that does."""
         self._kept += results
         if any(storage_of(tensor) in self._grows for tensor in operands):
             growing = results[:1] if self._operation in BATCH_STATISTICS else results
@@ -111,7 +112,7 @@ class AutogradRecord:
             self._uses[key] = _Uses(tensor, _words(tensor), self._layer, self._module)
 
     def _place_waiting(self, operation: str, module: str, layer: int) -> None:
-        """Enter what was saved since the last operation began: results that it keeps, and operands of the next one."""
+        """Assign what was saved since the last operation began: its own results to it, operands to the next operation."""
         for tensor in self._waiting:
             storage = storage_of(tensor)
             fixed = storage not in self._grows
@@ -126,7 +127,7 @@ class AutogradRecord:
         self._waiting = []
 
     def join_layers(self, first: int) -> None:
-        """Note that the layers from `first` on have become one, so that an activation has one use in them."""
+        """Record that the layers from `first` on have become one, so that an activation has one use in them."""
         used = set()
         for layer, key, words in self._latest:
             if layer >= first and key in used:
@@ -138,7 +139,7 @@ class AutogradRecord:
             uses.layer = min(uses.layer, first)
 
     def finish(self, layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], tuple[Saved, ...]]:
-        """Return all layers, with the sums of gradients before the first use of what they belong to, and what is kept."""
+        """Return all layers, with each sum of gradients before the first use of its activation, and the saved tensors."""
         sums: dict[int, list[Elementwise]] = {}
         for use in self._uses.values():
             whole = use.tensor.untyped_storage().nbytes() // use.tensor.element_size()
@@ -162,5 +163,5 @@ class AutogradRecord:
 
 
 def _words(tensor: Tensor) -> int:
-    """Return the elements of a tensor; those that are repeated along a broadcast direction count once."""
+    """Return the number of elements of a tensor; those that are repeated along a broadcast dimension count once."""
     return prod(size for size, _ in view_of(tensor)[1])

@@ -1,7 +1,7 @@
 """A `torch.export` program (`.pt2`) as a workload.
 
-Only the graph is read, which is JSON; the pickled parts of the file (weights, example inputs) are left alone, so a foreign
-file cannot run code. The graph's operations, which must be torch's own, run on shapes and are traced as those of any model.
+Only the graph is read, which is JSON. The pickled parts of the file (weights, example inputs) are not read, so a foreign file
+cannot run code. The graph's operations, which must be torch's own, run on shapes and are traced like those of any model.
 """
 
 import json
@@ -20,7 +20,7 @@ from adagp.hw.workload import Workload
 from adagp.tracing.tracer import Tracer
 
 LARGEST_GRAPH = 1 << 26
-"""Bytes of JSON that are read at most."""
+"""The most bytes of JSON that are read."""
 TYPES = dict(
     enumerate(
         (
@@ -41,14 +41,14 @@ ARITHMETIC: Mapping[str, Callable[..., Any]] = {
     name: getattr(operator, name)
     for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "pow", "eq", "ne", "lt", "le", "gt", "ge")
 }
-"""What programs do with sizes."""
+"""The arithmetic that programs do on sizes."""
 LARGEST_SIZE = 2**40
-"""Of numbers that are computed with."""
+"""The largest operand of this arithmetic."""
 LARGEST_NUMBER = 2**63 - 1
-"""Of an operation's arguments: slices end there."""
+"""The largest argument of an operation: open slices end there."""
 LARGEST_POWER = 64
 MOST_PIECES = 100_000
-"""Tensors that one tensor may be cut into."""
+"""The most tensors that one tensor may be cut into."""
 CUTS = ("unbind", "split", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk", "hsplit", "vsplit", "dsplit")
 DAMAGE = (
     *(KeyError, TypeError, ValueError, IndexError, AttributeError),
@@ -56,7 +56,7 @@ DAMAGE = (
 )
 """Errors that a damaged file leads to; too deep a nesting is a RuntimeError."""
 KEYWORD = 2
-"""Kind of a keyword argument in the file."""
+"""The number that marks a keyword argument in the file."""
 NO_WORK = ("_assert", "sym_constrain_range")
 ALLOWED = frozenset(
     (
@@ -143,9 +143,9 @@ ALLOWED = frozenset(
 
 
 def load_exported_program(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
-    """Return the workload of the program in `path`; its batch is the one that it was exported with.
+    """Return the workload of the program in `path`; the batch is the one that the program was exported with.
 
-    `shape`, of one sample, is checked against the program's first input, whose size is part of the program.
+    `shape`, of one sample, must equal that of the program's first input, which the export has fixed.
     """
     document, weights = _read(path)
     try:
@@ -164,7 +164,7 @@ def load_exported_program(path: Path, shape: tuple[int, ...] | None = None) -> W
 
 
 def _read(path: Path) -> tuple[Any, Mapping[str, str]]:
-    """Return the program, and which file of the archive each parameter is in."""
+    """Return the program, and the file in the archive of each parameter."""
     if not path.is_file():
         raise DataError(f"there is no file {path}.")
     try:
@@ -201,7 +201,7 @@ class _Program:
         first = self.tensor(self.inputs[0])
         self.batch = int(first.shape[0]) if first.dim() else 1
         self.sample_shape = tuple(int(size) for size in first.shape[1:])
-        first_of: dict[str, str] = {}  # parameters that are one and the same are in one file of the archive
+        first_of: dict[str, str] = {}  # tied parameters share a file of the archive
         names = {key: first_of.setdefault(files.get(name, name), name) for key, name in owned.items()}
         own = [(name, self.tensor(key)) for key, name in owned.items() if names[key] == name]
         self.tracer = Tracer(own, self.batch)
@@ -234,7 +234,7 @@ class _Program:
             _check_pieces(function, positional)
             _check_whole_numbers(target, [positional, list(keywords.values())])
             if any(argument.name == "device" for argument in function._schema.arguments):
-                keywords["device"] = torch.device("meta")  # also where the file leaves it out
+                keywords["device"] = torch.device("meta")  # even if the file leaves it out
         else:
             _check_numbers(target, positional)
         try:
@@ -299,7 +299,7 @@ class _Program:
 
 
 def _read_signature(module: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """Return the names of parameters, buffers and constants by those of their values, and the values given by the user."""
+    """Return the names of parameters, buffers and constants by their values in the graph, and the values of the inputs."""
     owned: dict[str, str] = {}
     inputs: list[str] = []
     for spec in module["signature"]["input_specs"]:
@@ -326,14 +326,14 @@ def _function(target: str) -> Callable[..., Any]:
 
 
 def _check_numbers(target: str, values: Sequence[Any]) -> None:
-    """Check that arithmetic is on sizes, so that a file cannot make it take forever."""
+    """Raise if the operands of arithmetic are not sizes: a file must not make it take forever."""
     are_sizes = all(type(value) in (int, float, bool) and abs(value) <= LARGEST_SIZE for value in values)
     if not are_sizes or (target.endswith(".pow") and abs(values[-1]) > LARGEST_POWER):
         raise DataError(f"{target} gets arguments that are not sizes.")
 
 
 def _check_whole_numbers(target: str, values: Any) -> None:
-    """Check that no size, index or text of an operation is out of all proportion."""
+    """Raise if a list, number or text among an operation's arguments is too large."""
     if isinstance(values, list):
         if len(values) > MOST_PIECES:
             raise DataError(f"{target} gets a list of {len(values):,}; at most {MOST_PIECES:,} are allowed.")
@@ -344,7 +344,7 @@ def _check_whole_numbers(target: str, values: Any) -> None:
 
 
 def _check_pieces(function: Any, arguments: Sequence[Any]) -> None:
-    """Check that a tensor is not cut into more pieces than any model has."""
+    """Raise if a tensor would be cut into more than `MOST_PIECES` pieces."""
     name = function._schema.name.removeprefix("aten::").partition("_with_")[0]
     longest = max((size for value in arguments if isinstance(value, Tensor) for size in value.shape), default=0)
     if name in CUTS and longest > MOST_PIECES:
@@ -354,6 +354,6 @@ def _check_pieces(function: Any, arguments: Sequence[Any]) -> None:
 
 
 def _module(node: Mapping[str, Any]) -> str:
-    """Return the name of the module that an operation belongs to, as the export noted it."""
+    """Return the name of the module that an operation belongs to, as the export recorded it."""
     stack = str(node.get("metadata", {}).get("nn_module_stack", "")).split(";")[-1].split(",")
     return stack[1] if len(stack) == 3 else ""

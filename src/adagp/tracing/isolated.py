@@ -1,7 +1,7 @@
 """Untrusted ONNX files and torch.export programs, read in a separate process with resource limits.
 
-Their shapes are computed by the code of torch and ONNX, which a damaged or hostile file can crash, or keep busy for ever. The
-process hands back a workload as JSON, which is checked as any other, or the sentence of an error.
+Their shapes are computed by the code of torch and ONNX, which a damaged or hostile file can crash or keep busy forever. The
+process returns a workload as JSON, which is checked like any other, or the message of an error.
 """
 
 import json
@@ -17,14 +17,14 @@ from adagp.errors import AdagpError, DataError, OptionError
 from adagp.hw.workload import Workload, workload_from_json
 
 SECONDS = 120
-"""Processor seconds that the largest of models do not need by far."""
+"""The limit of processor time in seconds, far above what the largest models need."""
 MEMORY = 8 * 2**30
-"""Bytes beyond what Python and its libraries take: weights are not read."""
+"""The limit of memory in bytes, beyond what Python and its libraries take; weights are not read."""
 _ERRORS: dict[str, type[AdagpError]] = {"DataError": DataError, "OptionError": OptionError}
 
 
 def import_model(path: Path, shape: tuple[int, ...] | None, limits: Limits | None = None) -> Workload:
-    """Return the workload of the model in `path`, for samples of `shape` where the file leaves sizes open."""
+    """Return the workload of the model in `path`; `shape`, of one sample, sets sizes that the file leaves open."""
     limits = limits or Limits(SECONDS, MEMORY, file_size=0)
     words = [str(limits.seconds), str(limits.memory), os.fspath(path), *map(str, shape or ())]
     command = [sys.executable, "-P", "-m", "adagp.tracing.isolated", *words]
@@ -38,16 +38,16 @@ def import_model(path: Path, shape: tuple[int, ...] | None, limits: Limits | Non
     if done.returncode or not done.stdout:
         how = end_in_words(done.returncode).replace("it ", "the process that reads it ", 1)
         raise DataError(f"{escaped(path)} cannot be read: {how}.")
-    answer = json.loads(done.stdout)
-    if "error" in answer:
-        raise _ERRORS.get(answer["kind"], DataError)(answer["error"])
-    return workload_from_json(answer["workload"])
+    result = json.loads(done.stdout)
+    if "error" in result:
+        raise _ERRORS.get(result["kind"], DataError)(result["error"])
+    return workload_from_json(result["workload"])
 
 
 def main(words: list[str]) -> None:
-    """Read the model that a command line names, and write the answer as JSON to standard output."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever libraries print is not part of the answer
+    """Read the model that a command line names, and write the result as JSON to standard output."""
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # libraries must not print into the result
     seconds, memory, name, *sizes = words
     path, shape = Path(name), tuple(map(int, sizes)) or None
     from adagp.tracing.exported_program import load_exported_program
@@ -57,15 +57,15 @@ def main(words: list[str]) -> None:
     try:
         if load is load_onnx:
             prepare()
-        tempfile.gettempdir()  # torch asks for it, and it is found by writing a file
+        tempfile.gettempdir()  # torch calls it, and its first call writes a file, which the limits forbid
         Limits(int(seconds), used_memory() + int(memory), file_size=0).apply()
-        answer = {"workload": load(path, shape).to_json()}
+        result = {"workload": load(path, shape).to_json()}
     except AdagpError as error:
-        answer = {"kind": type(error).__name__, "error": str(error)}
+        result = {"kind": type(error).__name__, "error": str(error)}
     except MemoryError:
-        answer = {"kind": "DataError", "error": f"{escaped(path)} cannot be read: it needs too much memory."}
-    json.dump(answer, answers)
-    answers.close()
+        result = {"kind": "DataError", "error": f"{escaped(path)} cannot be read: it needs too much memory."}
+    json.dump(result, output)
+    output.close()
 
 
 if __name__ == "__main__":

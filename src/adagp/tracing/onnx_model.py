@@ -1,8 +1,8 @@
 """An ONNX file as a workload. Needs `pip install '.[onnx]'`.
 
 Shapes come from ONNX's own inference. Products (convolutions, matrix products, recurrent layers) become layers as in
-`adagp.tracing.tracer`; everything else reads its inputs and writes its outputs once. Files have no notion of training: every
-constant that takes part in a product counts as a trained weight.
+`adagp.tracing.tracer`; everything else reads its inputs and writes its outputs once. Files do not record which weights are
+trained, so every constant in a product counts as a trained weight.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ from adagp.tracing.tracer import BATCH, Tracer, pair
 
 RESHAPES = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"))
 VIEWS = frozenset((*RESHAPES, "Transpose", "Split", "Slice", "Expand"))
-"""Operations that move nothing: the next one reads the same words in another arrangement."""
+"""Operations that move no data: the next one reads the same words in another arrangement."""
 NUMBERS = frozenset(("Shape", "Size", "ConstantOfShape", "Range", "NonZero"))
 """Operations on shapes and indices."""
 NOT_MODELLED = frozenset(
@@ -31,11 +31,11 @@ NOT_MODELLED = frozenset(
 """Products that are not modelled, and control flow."""
 DOMAINS = ("", "ai.onnx")
 LARGEST_FILE = 1 << 31
-"""Bytes of a file at most: what ONNX itself can store in one."""
+"""The most bytes of a file, which is what ONNX itself can store in one."""
 MOST_NODES = 100_000
-"""Nodes of a graph at most, its functions in the place of their calls."""
+"""The most nodes of a graph after its functions were inlined."""
 MOST_STEPS = 65_536
-"""Steps of a recurrent layer."""
+"""The most steps of a recurrent layer, over all directions."""
 DAMAGE = (
     *(RuntimeError, TypeError, ValueError, IndexError, KeyError),
     *(AttributeError, AssertionError, OverflowError, ZeroDivisionError, MemoryError),
@@ -63,7 +63,7 @@ def load_onnx(path: Path, shape: tuple[int, ...] | None = None) -> Workload:
 
 
 def prepare() -> None:
-    """Import what reads ONNX files."""
+    """Import the modules that read ONNX files; raise if onnx is not installed."""
     if importlib.util.find_spec("onnx") is None:
         raise OptionError("ONNX files need onnx, which is not installed: pip install '.[onnx]'.")
     importlib.import_module("adagp.tracing.onnx_shapes")
@@ -95,7 +95,7 @@ def _read(path: Path) -> Any:
 
 
 def _check_functions(model: Any) -> None:
-    """Raise on functions that call themselves, or that would become too many nodes in the place of their calls."""
+    """Raise on functions that call themselves, or whose inlining would make too many nodes."""
     sizes = _inlined_sizes({(function.domain, function.name): function.node for function in model.functions})
     total = len(model.graph.node) + sum(sizes.get((node.domain, node.op_type), 0) for node in model.graph.node)
     if total > MOST_NODES:
@@ -103,7 +103,7 @@ def _check_functions(model: Any) -> None:
 
 
 def _inlined_sizes(bodies: Mapping[tuple[str, str], Any]) -> dict[tuple[str, str], int]:
-    """Return how many nodes each function becomes with the functions that it calls, at most MOST_NODES + 1."""
+    """Return the number of nodes of each function, with the functions that it calls inlined; at most MOST_NODES + 1."""
     sizes: dict[tuple[str, str], int] = {}
     waiting = list(bodies)
     begun: set[tuple[str, str]] = set()
@@ -136,7 +136,7 @@ def _name(node: Any, number: int) -> str:
 
 
 def _set_sizes(model: Any, shape: tuple[int, ...] | None) -> int:
-    """Give every open size of the inputs a value; return the batch."""
+    """Give every open size of the inputs a value; return the batch size."""
     constants = {constant.name for constant in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in constants]
     if not inputs or not inputs[0].type.tensor_type.shape.dim:
@@ -248,7 +248,7 @@ class _Reader:
         return tuple(sizes)
 
     def _of_weights(self, node: Any, tensors: Sequence[Tensor]) -> None:
-        """The result of an operation on weights alone stands for them; parts differ by the indices that select them."""
+        """Record the result of an operation on weights only as weights; parts of weights differ by the selecting indices."""
         chosen = [self.numbers[name] for name in node.input if name in self.numbers]
         view = self._view(node, tensors[0], chosen)
         if view is not None:
@@ -260,7 +260,7 @@ class _Reader:
             self.tracer.weights.derive(operation, tensors, self._results(node, tensors))
 
     def _view(self, node: Any, source: Tensor, chosen: Sequence[Any]) -> Tensor | None:
-        """Return the result of an operation that torch does as a view of weights; None for another one."""
+        """Return the result of an operation that is a view of weights in torch; None for other operations."""
         if node.op_type == "Transpose":
             return source.permute(_attribute(node, "perm", list(range(source.dim()))[::-1]))
         if node.op_type == "Expand":
@@ -278,7 +278,7 @@ class _Reader:
             self.tracer.layers.append(Elementwise(name, node.op_type, read, written))
 
     def convolution(self, node: Any, name: str, operands: Sequence[Tensor | None]) -> None:
-        """A convolution, transposed or not, of one or two dimensions."""
+        """Record a convolution, transposed or not, of one or two dimensions."""
         source, weight = operands[:2]
         assert source is not None
         assert weight is not None
@@ -309,23 +309,23 @@ class _Reader:
         )
 
     def gemm(self, node: Any, name: str, operands: Sequence[Tensor | None]) -> None:
-        """A product of two matrices, either of them transposed."""
+        """Record a product of two matrices, each of which may be transposed."""
         left, right = (operand for operand in operands[:2] if operand is not None)
         left = left.T if _attribute(node, "transA", 0) else left
         self.values[node.output[0]] = left @ (right.T if _attribute(node, "transB", 0) else right)
 
     def product(self, node: Any, name: str, operands: Sequence[Tensor | None]) -> None:
-        """A product of matrices, many at a time."""
+        """Record a batched product of matrices."""
         left, right = (operand for operand in operands[:2] if operand is not None)
         self.values[node.output[0]] = left @ right
 
     def einsum(self, node: Any, name: str, operands: Sequence[Tensor | None]) -> None:
-        """A product in Einstein's notation."""
+        """Record a product in Einstein notation."""
         equation = _attribute(node, "equation", b"").decode()
         self.values[node.output[0]] = torch.einsum(equation, *(operand for operand in operands if operand is not None))
 
     def recurrent(self, node: Any, name: str, operands: Sequence[Tensor | None]) -> None:
-        """Inputs of all steps at once, then the state step by step, in each direction."""
+        """Record a recurrent layer: for each direction the inputs of all steps in one product, then the state step by step."""
         source, inward, recurring = (operand for operand in operands[:3] if operand is not None)
         if _attribute(node, "layout", 0):
             source = source.transpose(0, 1)

@@ -1,7 +1,7 @@
 """The shapes of every value of an ONNX model.
 
-ONNX's own inference stops where a shape is computed by nodes of the graph. Those that compute with numbers alone (shapes and
-indices) are therefore evaluated, with ONNX's reference implementation, and the inference continues from there.
+ONNX's own inference stops at a shape that nodes of the graph compute. So nodes that need only numbers (shapes and indices) are
+evaluated with ONNX's reference implementation, and the inference continues from there.
 """
 
 from math import prod
@@ -15,9 +15,9 @@ from onnx.reference import ReferenceEvaluator
 from adagp.errors import DataError
 
 FEW = 4096
-"""Constants of more values are not shapes; of floating-point ones only the size is kept."""
+"""Constants with more values are not shapes; if they are floating-point, their values are dropped."""
 MOST = 1 << 22
-"""Values that a computed constant may have."""
+"""The most values of a computed constant."""
 EVALUATED = frozenset(
     (
         *(
@@ -53,13 +53,13 @@ EVALUATED = frozenset(
         ),
     )
 )
-"""Operations by which models compute shapes and indices. No other is evaluated: some take for ever, or all memory."""
+"""Operations by which models compute shapes and indices. No others are evaluated: some take forever, or all memory."""
 Numbers = dict[str, "np.ndarray[Any, Any]"]
 Arrays = list["np.ndarray[Any, Any]"]
 
 
 def with_shapes(model: Any) -> tuple[Any, Numbers]:
-    """Return the model with all shapes that can be inferred, without the nodes that compute numbers, and those numbers."""
+    """Return the model with all shapes that can be inferred, its nodes that compute numbers replaced, and these numbers."""
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
@@ -118,7 +118,7 @@ def _evaluate(model: Any, numbers: Numbers) -> bool:
 
 
 def _constant_results(node: Any, numbers: Numbers, types: dict[str, Any]) -> Arrays | None:
-    """Return the outputs of a node that needs numbers only; None if it needs more."""
+    """Return the outputs of a node that needs only numbers; None for other nodes."""
     if node.op_type == "Shape" and node.input[0] in types:
         return _known_shape(node, types[node.input[0]])
     if node.op_type == "Constant":
@@ -140,7 +140,7 @@ def _evaluated(node: Any, arrays: Numbers) -> Arrays | None:
         return None
     try:
         results = [np.asarray(result) for result in ReferenceEvaluator(node).run(None, arrays)]
-    except Exception:  # whatever the reference cannot do stays a node of the graph
+    except Exception:  # a node that the reference cannot evaluate stays in the graph
         return None
     return results if all(result.size <= MOST for result in results) else None
 
@@ -154,7 +154,7 @@ def _known_shape(node: Any, tensor_type: Any) -> Arrays | None:
 
 
 def _result_size(node: Any, arrays: Numbers) -> float:
-    """Return how many values a node that can make a large tensor of a few numbers may make; 0 for other nodes."""
+    """Return an upper bound on the values of a node that can make a large tensor from few numbers; 0 for other nodes."""
     if node.op_type == "ConstantOfShape":
         return float(np.prod(next(iter(arrays.values()))))
     if node.op_type in ("Expand", "Range", "Tile"):

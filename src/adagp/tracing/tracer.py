@@ -1,13 +1,12 @@
-"""From a torch model to a Workload, on the meta device: shapes only, no weights, no arithmetic.
+"""Turns a torch model into a `Workload`, on the meta device: shapes only, no weights, no arithmetic.
 
-The model runs once forward with stand-ins for its parameters, buffers and inputs, in training mode and with gradients
-recorded, while every operation that reaches the dispatcher is recorded. So it works for any module, whatever its
-forward does, and the user's model is left as it was: parameters, buffers and mode. A weight is recognised by its
-elements; the layer is named after the module that owns it. A layer needs an input
-gradient if its input requires grad.
+The model runs forward once with stand-ins for its parameters, buffers and inputs, in training mode and with autograd on, while
+every operation that reaches the dispatcher is recorded. So it works for any module, whatever its forward does, and changes
+nothing in the user's model. A weight is recognised by its elements in memory; a layer has the name of the module that owns the
+weight. A layer needs an input gradient if its input requires grad.
 
-Weights that are views, parts or copies of parameters, or used several times, are told apart by `adagp.tracing.weight_uses`.
-What autograd keeps for the backward pass is recorded by `adagp.tracing.autograd_record`.
+`adagp.tracing.weight_uses` recognises weights that are views, parts or copies of parameters, or used several times.
+`adagp.tracing.autograd_record` records what autograd keeps for the backward pass.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -73,7 +72,7 @@ def trace_model(
 
 
 class Tracer(TorchDispatchMode):
-    """Turns each operation into a layer; `stand_ins` are to be used for the parameters and buffers of a model."""
+    """Turns each operation into a layer. `stand_ins` replace the parameters and buffers of a model, by name."""
 
     def __init__(self, tensors: Iterable[tuple[str, Tensor]], batch: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -102,7 +101,7 @@ class Tracer(TorchDispatchMode):
 
     @contextmanager
     def named_calls(self, model: nn.Module) -> Iterator[None]:
-        """Keep the names of the running modules, innermost last."""
+        """Keep the names of the running modules in `calls` inside the context, innermost last."""
         names = {module: name for name, module in model.named_modules()}
         handles = [
             nn.modules.module.register_module_forward_pre_hook(
@@ -121,13 +120,13 @@ class Tracer(TorchDispatchMode):
 
     @contextmanager
     def recording(self, inputs: Iterable[Tensor]) -> Iterator[None]:
-        """Record every operation, and what autograd keeps, of a model that is called with `inputs`."""
+        """Record every operation, and what autograd saves, inside the context, in a call of the model with `inputs`."""
         with self.record.watched(inputs), self:
             yield
 
     def workload(self, name: str) -> Workload:
-        """Return what was recorded."""
-        for index, table in self.tables.items():  # a table that is a product's weight, too, is updated there
+        """Return the recorded layers as a workload."""
+        for index, table in self.tables.items():  # a table that is also the weight of a product is counted there
             layer = self.layers[index]
             if isinstance(layer, Elementwise) and not self.weights.is_used(table):
                 self.layers[index] = replace(layer, parameters=table.count)
@@ -135,13 +134,13 @@ class Tracer(TorchDispatchMode):
         return Workload(name, layers, saved, self.parameters)
 
     def used(self, weight: Elements | None) -> tuple[str, bool, int]:
-        """Record a product with `weight`; return its module, whether it is trained, and how many elements were used before."""
+        """Record a product with `weight`; return its module, whether it is trained, and how many elements had been used."""
         if weight is None:
             return self.module, False, 0
         return weight.owner, weight.trainable, self.weights.use(weight)
 
     def per_sample(self, size: int, what: str) -> int:
-        """Return `size` of the batch for one sample."""
+        """Return `size` divided by the batch size; raise if it does not divide. `what` describes it in the error."""
         if size % self.batch:
             raise ModelError(
                 f"cannot trace module '{self.module}': {what} of {self.operation} is {size}, which does not divide by the "
@@ -203,7 +202,7 @@ def _convolution(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Tenso
 
 
 def _matrix_product(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
-    """A product of two matrices, or of one and a vector, which is a matrix of one column."""
+    """Record a product of two matrices, or of a matrix and a vector, which is a matrix of one column."""
     left, right = args[1:3] if func.overloadpacket in (aten.addmm, aten.addmv) else args[:2]
     _products(tracer, (left, right), 1, (left.shape[0], left.shape[1], right.numel() // left.shape[1]))
 
@@ -214,16 +213,14 @@ def _batched_product(tracer: Tracer, func: Any, args: tuple[Any, ...], result: T
 
 
 def _products(tracer: Tracer, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
-    """`count` products side by side: linear layers if a factor has weights, else attention.
+    """Record `count` independent products: as linear layers if a factor has weights, else as attention.
 
-    A matrix of weights that is repeated for several of the products serves them all.
+    A matrix of weights that is repeated for several of the products counts once.
     """
     rows, depth, columns = sizes
     source, weight = factors[0], tracer.weights.find(factors[1])
-    if (
-        weight is None and (weight := tracer.weights.find(factors[0])) is not None
-    ):  # weights times columns of activations
-        rows, columns, source = columns, rows, factors[1]
+    if weight is None and (weight := tracer.weights.find(factors[0])) is not None:
+        rows, columns, source = columns, rows, factors[1]  # weights times columns of activations
     groups = weight.count // (depth * columns) if weight is not None else 0
     if weight is None or groups == 0 or count % groups:
         _activations(tracer, factors, count, sizes)
@@ -234,7 +231,7 @@ def _products(tracer: Tracer, factors: tuple[Tensor, Tensor], count: int, sizes:
 
 
 def _activations(tracer: Tracer, factors: tuple[Tensor, Tensor], count: int, sizes: tuple[int, int, int]) -> None:
-    """Products of activations; the batch is among the products or, where there is one, among its rows."""
+    """Record products of activations: the batch is in the number of products or, for a single product, in its rows."""
     rows, depth, columns = sizes
     needed = any(factor.requires_grad for factor in factors)
     if factors[0].dim() == 2:
@@ -245,7 +242,7 @@ def _activations(tracer: Tracer, factors: tuple[Tensor, Tensor], count: int, siz
 
 
 def _attention(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Any) -> None:
-    """Fused attention of (batch, heads, length, width): scores, then their use."""
+    """Record fused attention of (batch, heads, length, width): the scores, then their product with the values."""
     query, key, value = args[:3]
     heads = tracer.per_sample(prod(query.shape[:-2]), "the number of heads")
     length, width, keys = query.shape[-2], query.shape[-1], key.shape[-2]
@@ -255,7 +252,7 @@ def _attention(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Any) ->
 
 
 def _linear(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Tensor) -> None:
-    """A linear layer that was not taken apart into a matrix product."""
+    """Record a linear layer that torch did not decompose into a matrix product."""
     source, weight = args[:2]
     rows = tracer.per_sample(source.numel() // source.shape[-1], "the number of rows")
     name, trainable, before = tracer.used(tracer.weights.find(weight))
@@ -264,7 +261,7 @@ def _linear(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Tensor) ->
 
 
 def _elementwise(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Any) -> None:
-    """Anything else reads its activations and writes its result once; work on parameters and buffers alone is left out."""
+    """Record any other operation: it reads its activations and writes its result once. Work on parameters is left out."""
     activations = [tensor for tensor in _tensors(args) if tracer.weights.find(tensor) is None]
     if not activations:
         return
@@ -279,14 +276,14 @@ def _elementwise(tracer: Tracer, func: Any, args: tuple[Any, ...], result: Any) 
 
 
 def _operation(func: Any, activations: Sequence[Tensor]) -> str:
-    """Return the name of an operation; a product of several activations that need gradients has one of its own."""
+    """Return the name of an operation; it is `PRODUCT` for a product of several activations that need gradients."""
     name: str = func.overloadpacket.__name__
     differentiated = sum(tensor.requires_grad for tensor in activations)
     return PRODUCT if name in MULTIPLIES and differentiated > 1 else name
 
 
 def _note_table(tracer: Tracer, weight: Tensor) -> None:
-    """Note a trainable table of embeddings at the layer that comes next."""
+    """Record a trainable table of embeddings for the next layer."""
     table = tracer.weights.find(weight)
     if table is not None and table.trainable:
         tracer.tables[len(tracer.layers)] = table
@@ -294,11 +291,11 @@ def _note_table(tracer: Tracer, weight: Tensor) -> None:
 
 MULTIPLIES = frozenset(("div", "div_", "mul", "mul_"))
 RMS_STEPS = ("pow", "mean", "add", "rsqrt", PRODUCT)
-"""The steps of x * rsqrt(mean(x^2) + epsilon), as it is written in Python: one normalisation for the accelerator."""
+"""The operations of x * rsqrt(mean(x^2) + epsilon), as models write it in Python: one normalisation on the accelerator."""
 
 
 def _join_rms_norm(tracer: Tracer) -> None:
-    """Make one layer of the steps of an RMSNorm, if these are the last."""
+    """Replace the last layers by one, if they are the steps of an RMSNorm."""
     steps = tracer.layers[-len(RMS_STEPS) :]
     if not all(isinstance(step, Elementwise) and step.name == steps[0].name for step in steps):
         return
@@ -334,11 +331,11 @@ VALUES_ONLY = frozenset(
         *("leaky_relu_", "mul_", "normal_", "random_", "relu_", "sub_", "uniform_", "zero_"),
     )
 )
-"""In-place operations that change values only: on the meta device there is nothing for them to do."""
+"""In-place operations that change only values: on the meta device they have no effect."""
 
 
 def _known_shapes(func: Any, args: tuple[Any, ...]) -> Any:
-    """Return the result of operations whose shape is plain to see; torch takes long to find them on the meta device."""
+    """Return the result of operations whose shape is obvious, which torch computes slowly on the meta device; else None."""
     if func.overloadpacket is aten.native_batch_norm:
         channels = args[0].shape[1]
         return _like(args[0]), args[0].new_empty(channels), args[0].new_empty(channels)
@@ -354,7 +351,7 @@ class _NoValues(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Leave out what would only set values."""
+        """Skip operations that only set values."""
         known = _known_shapes(func, args) if args and isinstance(args[0], Tensor) and args[0].is_meta else None
         return func(*args, **(kwargs or {})) if known is None else known
 

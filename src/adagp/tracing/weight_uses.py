@@ -1,8 +1,8 @@
-"""The weights of a model under trace: which parameters a tensor holds, and how often each is used.
+"""The weights of a traced model: which parameters a tensor contains, and how often each is used.
 
-A weight is its elements in memory, so a view, a chunk or a transposed weight is still the same weight, and what
-is made of parameters alone (a cast, a copy, a normalised weight) stands for them. A weight that is used several times, as
-in recurrent nets and tied embeddings, is counted once, and parts of one parameter are distinct.
+A weight is identified by its elements in memory, so a view, a chunk or a transposed weight is still the same weight. A tensor
+computed from parameters only (a cast, a copy, a normalised weight) counts as these parameters. A weight that is used several
+times, as in recurrent nets and tied embeddings, is counted once, and parts of one parameter are distinct.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 View = tuple[int, tuple[tuple[int, int], ...]]
-"""Elements of a memory: the first one, then (size, stride) of each direction, the longest stride first."""
+"""Elements of a block of memory: the first one, then (size, stride) of each dimension, the longest stride first."""
 
 
 @dataclass(frozen=True)
 class Elements:
-    """What a tensor holds: elements of the memory `root`, as trained weights of the module `owner`."""
+    """The weights in a tensor: elements of the memory `root`, which belong to the module `owner`."""
 
     root: Hashable
     view: View
@@ -27,13 +27,13 @@ class Elements:
 
     @property
     def count(self) -> int:
-        """Different elements; one that is repeated along a broadcast direction counts once."""
+        """The number of different elements; one that is repeated along a broadcast dimension counts once."""
         return prod(size for size, _ in self.view[1])
 
 
 @dataclass(frozen=True)
 class _Derived:
-    """A tensor under watch: what it holds, and where element 0 of its memory is in the root's, if they are in one order."""
+    """A tensor of weights: its elements, and the position of its memory in that of their root, if both have the same order."""
 
     tensor: Tensor
     elements: Elements
@@ -41,7 +41,7 @@ class _Derived:
 
 
 class WeightUses:
-    """The weights of a model under trace. Tensors that were added are kept, so that their memory names them."""
+    """The weights of a traced model. Added tensors are kept alive, because they are identified by their memory."""
 
     def __init__(self) -> None:
         self._derived: dict[int, _Derived] = {}
@@ -49,14 +49,14 @@ class WeightUses:
         self._used: dict[Hashable, Tensor] = {}
 
     def add(self, tensor: Tensor, owner: str, trainable: bool) -> None:
-        """Enter a parameter or buffer of the module `owner`."""
+        """Add a parameter or buffer of the module `owner`."""
         storage = storage_of(tensor)
         self._derived[storage] = _Derived(
             tensor, Elements(("parameter", storage), view_of(tensor), owner, trainable), 0
         )
 
     def derive(self, operation: str, sources: Sequence[Tensor], results: Iterable[Tensor]) -> None:
-        """Enter the results of an operation on weights alone; a copy of one weight stands for that weight."""
+        """Add the results of an operation on weights only; a copy of a weight counts as that weight."""
         parents = [elements for source in sources if (elements := self.find(source)) is not None]
         if not any(elements.trainable for elements in parents):
             return
@@ -77,7 +77,7 @@ class WeightUses:
         return start + int(source.storage_offset()) if same and start is not None else None
 
     def find(self, tensor: Tensor) -> Elements | None:
-        """Return the weights that `tensor` holds; None for an activation."""
+        """Return the weights in `tensor`; None for an activation."""
         derived = self._derived.get(storage_of(tensor))
         if derived is None:
             return None
@@ -89,11 +89,11 @@ class WeightUses:
         return Elements((elements.root, elements.view), (offset, directions), elements.owner, elements.trainable)
 
     def is_used(self, elements: Elements) -> bool:
-        """Return whether a product has used any of the memory that the elements are in."""
+        """Return whether a product has used any elements of the same memory."""
         return elements.root in self._first
 
     def use(self, elements: Elements) -> int:
-        """Note a use in a product; return how many of the elements were used in a product before."""
+        """Record a use in a product; return how many of the elements had been used in a product before."""
         root, view = elements.root, elements.view
         if root not in self._first:
             self._first[root] = view
@@ -112,11 +112,11 @@ class WeightUses:
 
 
 COPIES = frozenset(("clone", "_to_copy", "_unsafe_view", "_reshape_copy", "expand_copy"))
-"""Operations whose result has the elements of their one tensor."""
+"""Operations whose result is a copy of their only tensor."""
 
 
 def view_of(tensor: Tensor) -> View:
-    """Return which elements of its memory `tensor` has, whatever the order of its dimensions and however they are cut."""
+    """Return the elements of its memory that `tensor` has, in a form independent of the order and split of its dimensions."""
     directions = sorted(
         ((size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1 and stride > 0),
         key=lambda direction: -direction[1],
@@ -140,5 +140,5 @@ def _at(memory: Tensor, view: View) -> Tensor:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return a number of the memory that a tensor lies in; it is used again when the memory is freed."""
+    """Return an id of the memory of a tensor, which is used again after the memory was freed."""
     return int(tensor.untyped_storage()._cdata)
