@@ -1,9 +1,12 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.collections import LineCollection
 
 from adagp.errors import OptionError
 from adagp.pipe import Timeline, constant_costs, generate, parse_phases, simulate
+from adagp.program.figures import gantt
 from adagp.program.figures.gantt import plot_gantt, text_gantt
 
 
@@ -34,6 +37,17 @@ def test_phases_have_different_colours() -> None:
 def test_a_figure_is_written(tmp_path: Path, name: str, start: bytes) -> None:
     plot_gantt(timeline("chimera", 4, 4, alpha=0.1), "steps", tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_steps_are_whole_and_the_last_update_is_drawn_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(gantt, "save", lambda figure, path: drawn.append(figure))
+    plot_gantt(timeline("zb-h1", 4, 4), "steps", tmp_path / "chart.png")
+    (chart,) = drawn[0].axes
+    assert all(float(tick).is_integer() for tick in chart.get_xticks())
+    updates = [lines for lines in chart.collections if isinstance(lines, LineCollection)]
+    assert max(x for lines in updates for line in lines.get_segments() for x, _ in line) == chart.get_xlim()[1]
+    assert not any(lines.get_clip_on() for lines in updates)
 
 
 def test_a_bad_path_is_rejected(tmp_path: Path) -> None:

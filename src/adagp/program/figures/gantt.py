@@ -8,7 +8,7 @@ from adagp.core.plan import Phase
 from adagp.errors import OptionError
 from adagp.pipe.actions import BACKWARD, FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Action, Kind, Program
 from adagp.pipe.timeline import Timeline
-from adagp.program.figures.style import check_picture_path, save, style, subplots
+from adagp.program.figures.style import check_picture_path, save, style, subplots, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,6 +142,7 @@ def _draw(chart: "Axes", timeline: Timeline, unit: str) -> None:
     chart.set(xlabel=unit, ylabel="device", ylim=(count - 0.5, -0.5), xlim=(0, timeline.steps or 1))
     if count <= 16:
         chart.set_yticks(range(count))
+    whole_numbers(chart.xaxis)
     program = timeline.program
     phases = ",".join(phase.upper() for phase in program.phases[:8]) + (",..." if len(program.phases) > 8 else "")
     chart.set_title(f"{program.name}: {phases}, {timeline.steps:,.5g} {unit}, bubble {timeline.bubble_share:.1%}")
@@ -172,6 +173,7 @@ def _mark_updates(chart: "Axes", spans: list[tuple[float, float]], device: int) 
     times = [begin + length for begin, length in spans]
     if times:
         label = "update" if device == 0 else "_nolegend_"
-        chart.vlines(
+        lines = chart.vlines(
             times, device - 0.46, device + 0.46, colors=COLOURS["update"], linewidth=2.5, zorder=3, label=label
         )
+        lines.set_clip_on(False)  # the last update is at the edge
