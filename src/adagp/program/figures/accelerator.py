@@ -265,7 +265,7 @@ def plot_front(
         best = [point for point, on in zip(points, front, strict=True) if on]
         for cell, pair in zip(cells, pairs, strict=False):
             _front_panel(cell, points, best, pair)
-        cells[0].legend()
+        legend_beside(cells[columns - 1])
         figure.suptitle(f"{title}, {len(best)} on the Pareto front")
         save(figure, path)
 
@@ -278,6 +278,7 @@ def _front_panel(axes: "Axes", points: Sequence[Point], best: Sequence[Point], p
         colour = COLOURS[number % len(COLOURS)]
         _scatter(axes, chosen, pair, s=20, color=colour, edgecolors="white", linewidths=0.5, label=label)
     axes.set(xscale="log", yscale="log", xlabel=LABELS[pair[0]], ylabel=LABELS[pair[1]])
+    axes.margins(0.15)  # the arrow has the corner to itself
     mark_better(axes, "left", "below")
 
 
