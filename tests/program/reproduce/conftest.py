@@ -11,6 +11,7 @@ from adagp.papers.adagp.chip_experiments import COUNTED
 from adagp.papers.adagp.error_experiments import PRINTED, SQUARED
 from adagp.papers.adagp.hypotheses import TASKS, published_numbers
 from adagp.papers.camel.experiments import VARIANTS
+from adagp.papers.lecture.noise_experiment import variants
 from adagp.program.compare.methods import read_candidates
 from adagp.program.reproduce.experiment import Experiment, Part, Workspace
 from adagp.program.reproduce.training import train_run
@@ -102,6 +103,11 @@ def result(part: Part) -> dict[str, Any]:
         return {"exact": 4.0, "approximated": 1.0, "transposition": 0.25, "filter": 0.1}
     if kind == "simulate_procrustes":
         return {"speed-up over dense on the same array": 3.0, "energy of dense over ours": 2.0}
+    if kind == "train_with_noise":
+        return {
+            name: {"accuracy": 50.0 + number, "loss": 1.0, "overfitting": 2.0}
+            for number, (name, *_) in enumerate(variants())
+        }
     if kind == "transfer_runs":
         return {name: {"accuracy": 50.0, "peak_memory": 1, "error": None} for name in VARIANTS}
     if kind == "count_statements":

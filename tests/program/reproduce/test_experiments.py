@@ -79,6 +79,7 @@ def test_every_table_and_figure_is_there() -> None:
         "lecture-products",
         "lecture-backward",
         "lecture-reversible",
+        "lecture-noise",
     ]
 
 
