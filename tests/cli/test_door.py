@@ -50,7 +50,8 @@ def rejection(program: Program, *arguments: str | Path) -> str:
         ),
         (
             "train --ratio 99999999999:1",
-            "cannot read the ratio '99999999999:1...'; it may have 10,000 characters, and numbers of 9 digits.",
+            "cannot read the schedule '99999999999:1...'; it may have at most 10,000 characters, and numbers of at most 9 "
+            "digits.",
         ),
         ("train --config /dev/zero", "cannot read the configuration file '/dev/zero': it is not a file."),
         ("simulate vgg13 --clock inf", "--clock is inf; it must be a finite number."),
@@ -105,7 +106,7 @@ def test_values_that_are_rejected(program: Program, line: str, message: str) -> 
 
 
 def test_long_and_empty_texts_are_rejected(program: Program) -> None:
-    assert rejection(program, "train", "--ratio", "").startswith("cannot read the ratio ''. Allowed forms: ladder, ")
+    assert rejection(program, "train", "--ratio", "").startswith("cannot read the schedule ''. Allowed forms: ladder, ")
     phases = ",".join(["GP"] * 30_000)
     assert rejection(program, "pipeline", "--phases", phases) == (
         "a pipeline of 4 devices, 4 micro-batches and 30,000 batches has up to 1,080,000 actions; "

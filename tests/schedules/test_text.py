@@ -81,7 +81,7 @@ def test_unreadable_ratios_are_answered_with_the_forms(text: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_schedule(text, epochs=10)
     assert str(caught.value) == (
-        f"cannot read the ratio '{text}'. Allowed forms: ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, bp, "
+        f"cannot read the schedule '{text}'. Allowed forms: ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, bp, "
         "approx:1|2|3|2-layer, adaptive[:LOW-HIGH], sites=...; batches=...."
     )
 
@@ -189,7 +189,9 @@ def test_a_form_of_ones_own_is_read_and_listed() -> None:
     assert [schedule.label(epoch) for epoch in range(4)] == ["warm-up", "warm-up", "every:3", "every:3"]
     assert parse_schedule(schedule.text, epochs=5, source="zero") == schedule
     assert schedule_forms().endswith(", sites=...; batches=..., every=N, every:N")
-    with pytest.raises(OptionError, match=r"^cannot read the ratio 'every:x'\. Allowed forms: ladder, .*, every:N\.$"):
+    with pytest.raises(
+        OptionError, match=r"^cannot read the schedule 'every:x'\. Allowed forms: ladder, .*, every:N\.$"
+    ):
         parse_schedule("every:x", epochs=5)
 
 

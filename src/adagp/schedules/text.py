@@ -102,12 +102,13 @@ def usual_warmup(text: str, epochs: int) -> int | None:
 def _form_of(text: str) -> TextForm:
     if len(text) > LONGEST_TEXT or re.search(r"\d{10}", text):
         raise OptionError(
-            f"cannot read the ratio '{text[:40]}...'; it may have {LONGEST_TEXT:,} characters, and numbers of 9 digits."
+            f"cannot read the schedule '{text[:40]}...'; it may have at most {LONGEST_TEXT:,} characters, and numbers of at "
+            "most 9 digits."
         )
     for written in reversed(list(SCHEDULE_FORMS)):
         if re.fullmatch(SCHEDULE_FORMS[written].pattern, text, re.DOTALL):
             return SCHEDULE_FORMS[written]
-    raise OptionError(f"cannot read the ratio '{text}'. Allowed forms: {schedule_forms()}.")
+    raise OptionError(f"cannot read the schedule '{text}'. Allowed forms: {schedule_forms()}.")
 
 
 def _rungs(text: str) -> tuple[Rung, ...]:

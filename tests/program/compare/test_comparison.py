@@ -48,7 +48,7 @@ def comparison(**options: Any) -> Comparison:
         ({"options": {"batch_size": 0}}, "--batch-size is 0; it must be 1 or more."),
         (
             {"options": {"ratio": "one"}},
-            "method 'skip': cannot read the ratio 'one'. Allowed forms: ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, "
+            "method 'skip': cannot read the schedule 'one'. Allowed forms: ladder, paper, K:M, K:MxEPOCHS,...,K:M, epochs:K:M, "
             "bp, approx:1|2|3|2-layer, adaptive[:LOW-HIGH], sites=...; batches=....",
         ),
         ({"settings": {"dni": {"predictor_lr": -1.0}}}, "method 'dni': --predictor-lr is -1.0; it must be above 0."),
