@@ -35,11 +35,14 @@ class AcceleratorWork:
 
     weight_gradient   the cost of the weight gradient in a GP batch: `none`, `exact` (as in backprop), or a function
     input_gradients   a GP batch needs the chain of input gradients down to the site
+    cuts_chain        no input gradient is computed through the site, even if parameters outside of the sites are trained: the
+                      source supplies the gradient at the site's input
     output_error      a GP batch needs the error at the model's output
     skips             a GP batch is not run at all
     remembered        gradients of earlier batches that a GP batch reads
     predictor         the accelerator's own predictor runs for each site, and is trained in BP batches
     predictions       a function: the cost of predicting in a GP batch, and of learning in a BP batch
+    trains_itself     what `predictions` costs for learning is also spent in GP batches
     variation         a function: how the work differs from batch to batch
     splits            part of a GP batch is trained by backprop, too: its `variation` has a `BatchSplit` for each batch
     exchange          what chips that train on shares of a batch exchange for it: `none`, `gradients` (those of a GP batch are
@@ -53,10 +56,12 @@ class AcceleratorWork:
 
     weight_gradient: str = "none"
     input_gradients: bool = False
+    cuts_chain: bool = False
     predictor: bool = False
     skips: bool = False
     remembered: int = 0
     predictions: str = ""
+    trains_itself: bool = False
     output_error: bool = False
     variation: str = ""
     splits: bool = False

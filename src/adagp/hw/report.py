@@ -94,11 +94,13 @@ def failure_signatures(simulation: Simulation) -> list[str]:
         for name, design in designs.items()  # those of another arithmetic are not about prediction
         if design.predicts and not design.own_arithmetic
     ]
-    signatures = [
-        f"Design {name} is no faster than backprop: predicting takes at least as long as the backward passes that it saves."
-        for name in predicting
-        if simulation.speedup(name) <= 1
-    ]
+    slow = [name for name in predicting if simulation.speedup(name) <= 1]
+    signatures = []
+    if slow:
+        signatures.append(
+            f"No faster than backprop: {', '.join(slow)}. "
+            "Predicting takes at least as long as the backward passes that it saves."
+        )
     run = simulation.run
     if not (run.predictor_learns and source_work(run.learner or OWN_PREDICTOR).predictor):
         return signatures  # no source of this run has the accelerator's predictor

@@ -403,7 +403,14 @@ def duties(
     works = {source: source_work(source) for source in set(sources)}
     teaches = {BACKPROP: source_work(learner or OWN_PREDICTOR)} if predictor_learns else {}
     return [
-        _duty(stage, works[source], accelerator, teaches.get(source), index - stop, variant)
+        _duty(
+            stage,
+            works[source],
+            accelerator,
+            works[source] if works[source].trains_itself else teaches.get(source),
+            index - stop,
+            variant,
+        )
         for index, (stage, source) in enumerate(zip(stages, sources, strict=True))
     ]
 
@@ -503,7 +510,7 @@ def _duty(
 ) -> Duty:
     gradient = _weight_gradient(stage, work, accelerator, variant)
     forward = stage.forward + stage.elementwise_forward
-    backward = _chain(stage, above_stop) + gradient
+    backward = _chain(stage, min(above_stop, 0) if work.cuts_chain else above_stop) + gradient
     update = _update(stage, work, accelerator)
     if above_stop >= 0:
         backward += stage.table_update
@@ -520,7 +527,7 @@ def _duty(
     predictions = predictions_cost(predictor.predictions, _site_work(stage, accelerator, variant, learns))
     if predictions is None:
         return Duty(stage, *passes)
-    return Duty(stage, *passes, not learns, learns, predictions)
+    return Duty(stage, *passes, not learns or work.trains_itself, learns, predictions)
 
 
 def _update(stage: Stage, work: AcceleratorWork, accelerator: Accelerator) -> Cost:

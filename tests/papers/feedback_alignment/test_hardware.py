@@ -28,3 +28,12 @@ def test_direct_feedback_projects_the_error_to_each_layers_input(stages: tuple[S
         assert duty.predictions.forward.macs == duty.stage.batch * words
     learning = duties(stages, BACKPROP_ALL, ACCELERATOR, True, "dfa")
     assert all(duty.predictions is None for duty in learning if duty.stage.is_site)
+
+
+def test_direct_feedback_passes_no_gradient_through_a_layer_in_the_published_regime(stages: tuple[Stage, ...]) -> None:
+    batch = duties(
+        stages, Plan(Phase.GP, default="dfa"), ACCELERATOR, False
+    )  # biases and normalisation are trained, too
+    for duty in batch:
+        if duty.stage.is_site:
+            assert duty.backward.macs == duty.stage.weight_gradient.macs

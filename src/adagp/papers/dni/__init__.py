@@ -1,6 +1,6 @@
 """Decoupled neural interfaces (Jaderberg et al., 2017): a small network per layer predicts the gradient at its output."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from adagp.core.method_options import LABEL_CLASSES, PredictorOptions
@@ -40,7 +40,7 @@ add_method(
         "adagp.papers.dni.source:DecoupledSource",
         schedule="sites=all; first=allowed",
         typed=DNIDecoupled,
-        accelerator=AcceleratorWork("exact", input_gradients=True, predictions=_WORK.predictions),
+        accelerator=replace(_WORK, input_gradients=True, trains_itself=True),
     )
 )
 add_method(

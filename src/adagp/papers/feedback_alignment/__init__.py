@@ -35,7 +35,10 @@ add_method(
         schedule=EVERY_BATCH,
         typed=DirectFeedbackAlignment,
         accelerator=AcceleratorWork(
-            "exact", predictions="adagp.papers.feedback_alignment.hardware:projected_error", output_error=True
+            "exact",
+            cuts_chain=True,
+            predictions="adagp.papers.feedback_alignment.hardware:projected_error",
+            output_error=True,
         ),
     )
 )
