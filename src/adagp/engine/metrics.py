@@ -5,8 +5,8 @@ Four figures compare a prediction with the true gradient of the same batch:
 - `cosine` similarity, and `norm_ratio` = |predicted| / |true|: whether an update would go the right way, and how far. A
   useful prediction has a cosine well above 0.
 - `mse`, the mean squared error. It rewards predicting zero: gradients are small numbers, so a zero prediction has a small
-error. - `mape`, the mean of |true - predicted| / |true| as in ADA-GP (1.0 = 100%), over the entries whose true value is not
-zero.
+  error.
+- `mape`, the mean of |true - predicted| / |true| as in ADA-GP (1.0 = 100%), over the entries whose true value is not zero.
   It divides by numbers near zero, so a few entries dominate it; a prediction of zero scores 1.0.
 
 `cosine_previous` is the cosine of the *last* BP batch's true gradient with this one's: the previous-gradient baseline, which
