@@ -101,4 +101,5 @@ def _data_loading(clock: Clock) -> Ratio:
     return tools.data_loading(clock, subject.batch / seconds, f"a GP batch of {subject.model}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -43,7 +43,7 @@ def main() -> None:
     for _ in range(200):
         inputs = torch.randn(32, 4)
         result = trainer.step(inputs, inputs @ aim.T, F.mse_loss)
-    print(f"last batch: {result.phase}, loss {result.loss:.6f}")
+    print(f"last batch: {result.phase}, loss {result.loss:.1e}")
 
 
 if __name__ == "__main__":

@@ -49,8 +49,9 @@ def table(document: dict[str, Any], names: Iterable[str]) -> str:
         for name in chosen
         if name in content["methods"]
     ]
+    seeds = "1 seed" if document["seeds"] == 1 else f"{document['seeds']} seeds"
     conditions = (
-        f"{document['model']} on {document['dataset']}, {document['seeds']} seeds, {document['batches']} batches (`bp`), "
+        f"{document['model']} on {document['dataset']}, {seeds}, {document['batches']} batches (`bp`), "
         f"one thread per run, {document['jobs']} runs at a time."
     )
     return "\n".join([conditions, "", HEAD, *rows])

@@ -22,7 +22,7 @@ EXPECTED: dict[str, tuple[str, Callable[[float], bool]]] = {
     "lightning_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.85),
     "transformers_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.6),
     "own_loop.py": (r"test accuracy ([\d.]+)", lambda accuracy: accuracy > 0.85),
-    "own_source.py": (r"last batch: (?:gp|bp), loss ([\d.]+)", lambda loss: loss < 0.01),
+    "own_source.py": (r"last batch: (?:gp|bp), loss ([-\d.e]+)", lambda loss: loss < 0.01),
 }
 """The last line that each example prints, and the check of its number."""
 

@@ -270,7 +270,7 @@ class Rehearsal:
         for names, words in (
             (self.never_called, "never called, so frozen in GP batches"),
             (self.without_gradient, "without a gradient in the BP batch, so frozen in GP batches"),
-            (self.rejected, "rejected by the guard, which is usual before the source has learned"),
+            (self.rejected, "rejected by the guard, which can happen before the source has learned"),
             (self.moved_wrongly, "changed by the GP batch, although they should not be"),
         ):
             if names:

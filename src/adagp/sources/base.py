@@ -161,7 +161,7 @@ def missing_error(source: str) -> UsageError:
         f"source '{source}' needs the error at the model's output, but none reached it: call the model itself (not parts of "
         "it, and not its forward()), and compute the loss from what it returns. A model that was compiled and called before "
         "adagp.attach runs without its hooks: attach first. If the model computes the loss itself, name the layer whose "
-        "output the loss is computed from: adagp.attach(output='head')."
+        "output the loss is computed from: adagp.attach(output='head') if that is model.head."
     )
 
 

@@ -357,7 +357,7 @@ def test_a_batch_without_an_error_or_a_loss_is_rejected() -> None:
         "source 'feedback' needs the error at the model's output, but none reached it: call the model itself (not parts of "
         "it, and not its forward()), and compute the loss from what it returns. A model that was compiled and called before "
         "adagp.attach runs without its hooks: attach first. If the model computes the loss itself, name the layer whose "
-        "output the loss is computed from: adagp.attach(output='head')."
+        "output the loss is computed from: adagp.attach(output='head') if that is model.head."
     )
     with (
         pytest.raises(UsageError, match=r"^a GP batch needs the loss: call backward\(loss\)\.$"),
