@@ -78,8 +78,8 @@ def test_unknown_names(rejects: Refuses, option: str, value: str, message: str) 
 
 def test_precision_in_what_it_does_not_go_with(rejects: Refuses) -> None:
     assert rejects("train", "--precision", "bfp4", "--parallel", "data") == (
-        "--precision bfp4 is for runs in one process: exponents and widths depend on the whole batch, of which each process "
-        "has a share; leave it out with --parallel data."
+        "--precision bfp4 is for runs in one process: exponents and widths depend on the whole batch, but each process has "
+        "only a share of it; leave it out with --parallel data."
     )
     assert rejects("train", "--method", "bp", "--precision", "bfp4", "--compile") == (
         "precision 'bfp4' replaces products while the model runs; it cannot be compiled."

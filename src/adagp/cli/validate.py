@@ -8,7 +8,7 @@ import typer
 from adagp.cli.options import NAMES, offer
 from adagp.cli.simulation_options import BATCH, BATCH_SIZE, Width
 from adagp.core.escape import escaped
-from adagp.core.methods import DEFAULT_METHOD, METHODS
+from adagp.core.methods import DEFAULT_METHOD, method_options
 from adagp.core.options import Option, option
 from adagp.errors import OptionError
 from adagp.program.workloads import parse_shape
@@ -20,7 +20,7 @@ USUAL = "the model's usual one"
 
 def more_options(command: str) -> Sequence[Option]:
     """Return the options of all methods."""
-    return list({option.name: option for name in METHODS for option in METHODS[name].options}.values())
+    return list(method_options().values())
 
 
 def validate(

@@ -58,7 +58,7 @@ class ParallelSession(Session):
         if config.precision != "fp32":
             raise OptionError(
                 f"--precision {config.precision} is for runs in one process: exponents and widths depend on the whole batch, "
-                f"of which each process has a share; leave it out with --parallel {config.parallel}."
+                f"but each process has only a share of it; leave it out with --parallel {config.parallel}."
             )
         if config.compile:
             raise OptionError(f"--compile is for runs in one process; leave it out with --parallel {config.parallel}.")

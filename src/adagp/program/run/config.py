@@ -274,7 +274,7 @@ def help_text(option: Option) -> str:
     able = {name: METHODS[name].defaults[option.name] for name in methods_with(option.name)}
     if not able:
         return text
-    others = "".join(f" {name}: {value}." for name, value in able.items() if value != option.default)
+    others = "".join(f" Default for {name}: {value}." for name, value in able.items() if value != option.default)
     return f"{text} For: {', '.join(able)}.{others}"
 
 
