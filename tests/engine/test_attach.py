@@ -133,6 +133,15 @@ def test_excluded_layers_are_held() -> None:
     assert {one.name: one.reason for one in trainer.survey.rest}["4.weight"] == "excluded"
 
 
+def test_a_run_of_one_epoch_warms_up_for_a_ninth_of_its_batches() -> None:
+    short = attach(model(), length=Epochs(1, 45)).schedule
+    phases = [short.phase(Step(0, batch)) for batch in range(45)]
+    assert phases[:5] == [Phase.WARMUP] * 5
+    assert set(phases[5:]) == {Phase.BP, Phase.GP}
+    with pytest.raises(OptionError, match="warm-up of 1 epoch does not fit a run of 1"):
+        attach(model(), length=Epochs(1, 45), warmup=1)
+
+
 @given(st.integers(1, 100_000))
 def test_a_run_without_epochs_has_all_of_its_steps(steps: int) -> None:
     length = divided_run(steps)

@@ -20,6 +20,7 @@ from adagp.errors import OptionError, unknown_name
 from adagp.schedules import Schedule, WarmUp, parse_schedule
 from adagp.schedules.base import check_method_schedule
 from adagp.schedules.ladder import scaled_warmup
+from adagp.schedules.text import usual_warmup
 from adagp.sources.base import RunFacts, Source, SplitSource, build_source
 
 
@@ -237,7 +238,7 @@ def _check_used(method: Method, schedule: Schedule) -> None:
 
 
 def _from_text(text: str, source: str, length: RunLength, warmup: int | str | None) -> Schedule:
-    if not length.divided and not isinstance(warmup, str):
+    if not length.divided and not isinstance(warmup, str) and not _is_too_long(text, length, warmup):
         return parse_schedule(text, length.epochs, warmup, source)
     inner = parse_schedule(text, length.epochs, 0, source)
     batches = _warmup_batches(warmup)
@@ -252,6 +253,12 @@ def _from_text(text: str, source: str, length: RunLength, warmup: int | str | No
     if not inner.sources or not batches:
         return inner
     return WarmUp(inner, batches=batches, batches_per_epoch=length.batches_per_epoch)
+
+
+def _is_too_long(text: str, length: RunLength, warmup: int | str | None) -> bool:
+    """Return whether the schedule's own warm-up, whole epochs, would take most of the run: of a single epoch all of it."""
+    usual = usual_warmup(text, length.epochs) if warmup is None and length.total > 1 else None
+    return usual is not None and 2 * usual > length.epochs
 
 
 def _warmup_batches(warmup: int | str | None) -> int | None:
