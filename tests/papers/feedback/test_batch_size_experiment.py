@@ -49,7 +49,7 @@ def _write(workspace: Workspace, worths: dict[tuple[str, int], float | None]) ->
 
 @pytest.mark.parametrize(
     ("large", "verdict", "reason"),
-    [(0.7, "holds", "digits_cnn 0.40 to 0.70"), (0.3, "does not hold", "digits_cnn 0.40 to 0.30")],
+    [(0.7, "holds", "digits_cnn 0.40 to 0.70; 2 seeds"), (0.3, "does not hold", "digits_cnn 0.40 to 0.30; 2 seeds")],
 )
 def test_conclusions(large: float, verdict: str, reason: str, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
@@ -73,4 +73,4 @@ def test_a_conclusion_from_one_batch_size_says_what_is_missing(tmp_path: Path) -
     assert EXPERIMENTS[NAME].enough("quick", workspace)  # type: ignore[misc]
     outcome = EXPERIMENTS[NAME].conclude("quick", workspace)
     assert outcome.missing == "1 of 2 comparisons are not finished."
-    assert outcome.verdicts[0].reason == "no worth was found"
+    assert outcome.verdicts[0].reason == "no worth was found; 2 seeds"

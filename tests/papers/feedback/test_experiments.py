@@ -32,7 +32,8 @@ def test_conclusions(pretend: Any) -> None:
     assert outcome.verdicts[2].reason == "worth 0.6 (0.5 to not known); accelerator pays (break-even 0.44)"
     assert outcome.verdicts[0].reason == (
         "bp 50.00 % (48.00 to 52.00) after 100 batches, feedback@1:1 60.00 % (58.00 to 62.00) after 101 batches; "
-        "points ahead of bp, seed by seed: feedback@1:1 +10.00 (+9.00 to +11.00); 3 seeds"
+        "points ahead of bp, seed by seed: feedback@1:1 +10.00 (+9.00 to +11.00); "
+        "GP batches left out: skip@1:1 70.00 % (68.00 to 72.00) after 102 batches; 3 seeds"
     )
     assert [(row["regime"], row["method"], row["lr"]) for row in outcome.rows][:2] == [
         ("batches", "bp", 0.01),

@@ -1,10 +1,10 @@
 import torch
 
-from adagp.papers.lecture.experiments import _Chain
+from adagp.papers.lecture.experiments import _CountedChain
 
 
 def test_a_chain_of_reversible_blocks_has_autograds_gradient_with_and_without_stored_activations() -> None:
-    chain = _Chain(blocks=5, size=4)
+    chain = _CountedChain(blocks=5, size=4)
     x1, x2 = leaves = [torch.tensor(values, requires_grad=True) for values in chain.inputs]
     for first, second in torch.from_numpy(chain.weights):
         x2 = x2 + torch.tanh(first @ x1)

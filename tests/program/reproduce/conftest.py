@@ -145,7 +145,10 @@ def comparison(options: Mapping[str, Any]) -> dict[str, Any]:
         "regimes": {regime: {"methods": methods} for regime in options["regimes"]},
         "tuning": {"methods": {name: {"picked": {"lr": 0.01}} for name in names}},
         "worth": {
-            "methods": {names[-1]: {"worth": 0.6, "interval": [0.5, None], "platforms": {"accelerator": platform}}}
+            "methods": {
+                name: {"worth": 0.6, "interval": [0.5, None], "platforms": {"accelerator": platform}}
+                for name in names[1:]
+            }
         },
         "platforms": {},
         "seeds": 3,

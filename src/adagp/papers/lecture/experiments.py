@@ -179,7 +179,7 @@ def _transformer_share() -> str:
     return f"with normalisation {share:.2%} as many operations as the Transformer's backward products"
 
 
-class _Chain:
+class _CountedChain:
     """Reversible blocks y1 = x1 + F2(y2), y2 = x2 + F1(x1) with F(x) = tanh(W x), in numpy: its own forward and backward pass.
 
     It counts what it does: `kept` pairs of activations, `evaluated` functions F.
@@ -228,7 +228,7 @@ class _Chain:
 
 def conclude_reversible(budget: str, workspace: Workspace) -> Conclusion:
     """Train through a chain of reversible blocks with and without stored activations, and count what is kept and computed."""
-    section, chain = published(REVERSIBLE), _Chain(BLOCKS, size=6)
+    section, chain = published(REVERSIBLE), _CountedChain(BLOCKS, size=6)
     gradients, rows = [], []
     kept, evaluated = [], []
     for network, recompute in (("stored", False), ("reversible", True)):
