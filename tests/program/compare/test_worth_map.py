@@ -106,6 +106,9 @@ def test_table_and_picture(tmp_path: Path) -> None:
     assert without.note.startswith("Measured: a GP batch is worth 0.60, without an interval, rho^2 0.50, ")
     text = draw_map(points, tmp_path / "map.svg").read_text()
     assert text.count("does not pay") >= 2
+    skipped = replace(points[0], method="skip", price=0.0)
+    assert "skip" not in draw_map([*points, skipped], tmp_path / "map.svg").read_text()
+    assert "skip" in draw_map([skipped], tmp_path / "map.svg").read_text()
     only_worth = report(regimes={"batches": {"methods": {}}})
     assert draw_map(list(map_points(only_worth)), tmp_path / "one.png").stat().st_size > 5000
 

@@ -199,8 +199,8 @@ NOISE_LIMITED = "small batches: noise is what counts"
 
 def draw_map(points: Sequence[MapPoint], path: Path) -> Path:
     """Draw into `path` the plane of quality and price, with a panel for each regime in which something was measured."""
-    series = list(dict.fromkeys(point.series for point in points))
     points = _drawn_points(points)
+    series = list(dict.fromkeys(point.series for point in points))
     panels = [
         (title, known)
         for title, known in (
@@ -220,7 +220,12 @@ def draw_map(points: Sequence[MapPoint], path: Path) -> Path:
 
 
 def _drawn_points(points: Sequence[MapPoint]) -> list[MapPoint]:
-    """Return the points without the balanced pipelines between the smallest and the largest: their prices are close."""
+    """Return the points of predictions, without the balanced pipelines between the smallest and the largest.
+
+    The prices of all balanced pipelines are close. Batches that cost nothing are left out, unless there are no others: they are
+    not predicted.
+    """
+    points = [point for point in points if point.price] or points
     sizes = {point.platform: int(size) for point in points if (size := point.platform.partition("-")[2]).isdecimal()}
     shown = {min(sizes.values()), max(sizes.values())} if sizes else set()
     return [point for point in points if point.platform not in sizes or sizes[point.platform] in shown]
@@ -293,8 +298,8 @@ def _map_legend(figure: "Figure", series: Sequence[str], platforms: Sequence[str
     """List the methods by colour and the platforms by marker below the panels."""
     from matplotlib.lines import Line2D
 
-    lines = [Line2D([], [], color=series_colour(index), linewidth=4, label=name) for index, name in enumerate(series)]
-    lines += [
+    methods = [Line2D([], [], color=series_colour(index), linewidth=4, label=name) for index, name in enumerate(series)]
+    others = [
         Line2D(
             [],
             [],
@@ -307,5 +312,9 @@ def _map_legend(figure: "Figure", series: Sequence[str], platforms: Sequence[str
     ]
     dashed = [line for axis in figure.axes for line in axis.get_lines() if "true gradients" in str(line.get_label())]
     details = " (noise: with the best share of true gradients)" if dashed else ""
-    lines.append(Line2D([], [], color=FAINT, linewidth=1.4, label=f"break-even{details}"))
-    figure.legend(handles=[*lines, *dashed], loc="outside lower center", ncols=len(figure.axes), fontsize=8)
+    others += [Line2D([], [], color=FAINT, linewidth=1.4, label=f"break-even{details}"), *dashed]
+    columns = len(figure.axes)
+    if columns > 1:  # legends fill column after column: a column each for methods and for all else
+        shorter = min(methods, others, key=len)
+        shorter += [Line2D([], [], linestyle="", label=" ")] * abs(len(methods) - len(others))
+    figure.legend(handles=methods + others, loc="outside lower center", ncols=columns, fontsize=8)
