@@ -243,7 +243,7 @@ def _map_panel(
     axis.fill_between([0, edge], [0, edge], [edge, edge], color=COLOURS[2], alpha=0.10, linewidth=0)
     axis.plot([0, edge], [0, edge], color=FAINT, linewidth=1.4)
     axis.text(0.03 * right, top - 0.05 * (top - bottom), "pays", color=COLOURS[2], weight="bold", va="top")
-    axis.text(0.97 * right, 0.04 * top, "does not pay", color=COLOURS[1], weight="bold", ha="right", va="bottom")
+    axis.text(0.97 * right, 0.62 * top, "does not pay", color=COLOURS[1], weight="bold", ha="right", va="bottom")
     if steps:
         axis.set(xlabel="price of a GP batch and overhead of learning", ylabel="worth of a GP batch")
     else:
