@@ -1,10 +1,11 @@
 from itertools import combinations, pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adagp.program.figures.style import Box, place_boxes, spread_labels
+from adagp.program.figures.style import Box, place_boxes, save, spread_labels, style, subplots
 
 INSIDE = (0.0, 0.0, 400.0, 300.0)
 
@@ -53,3 +54,14 @@ def test_labels_stay_between_top_and_bottom(heights: list[float]) -> None:
     found = sorted(spread_labels([(height, f"{place:02}") for place, height in enumerate(heights)], 15, 300).values())
     assert all(7.5 - 1e-6 <= height <= 292.5 + 1e-6 for height in found)
     assert all(upper - lower > 15 - 1e-6 for lower, upper in pairwise(found))
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_ticks_chosen_for_a_logarithmic_axis_keep_their_labels(chosen: bool, tmp_path: Path) -> None:
+    with style():
+        figure, ((axes,),) = subplots(1, 1, (3, 2))
+        axes.plot([32, 2048], [0, 1])
+        axes.set_xscale("log")
+        if chosen:
+            axes.set_xticks([32, 2048], ["32", "2,048"])
+        assert ("2,048" in save(figure, tmp_path / "figure.svg").read_text()) is chosen

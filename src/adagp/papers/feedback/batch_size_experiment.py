@@ -142,6 +142,7 @@ def _rows(model: str, size: int, report: Mapping[str, Any]) -> list[dict[str, An
             "worth": worth.get(name, {}).get("worth"),
             "worth_low": worth.get(name, {}).get("interval", [None, None])[0],
             "worth_high": worth.get(name, {}).get("interval", [None, None])[1],
+            "break_even": worth.get(name, {}).get("platforms", {}).get("accelerator", {}).get("break_even"),
             "rho_squared": record.get("rho_squared"),
             "noise_scale": record.get("noise_scale"),
         }
@@ -167,18 +168,25 @@ def _growth(rows: Sequence[Mapping[str, Any]], model: str) -> tuple[float, float
 
 
 def _draw(rows: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Draw worth against batch size for each network, with the worth that pays on the accelerator."""
     models = _models(rows)
-    figure, (axes,) = subplots(1, max(1, len(models)), (1 + 3.2 * max(1, len(models)), 3.6), share_y=True)
+    figure, (axes,) = subplots(1, max(1, len(models)), (1.6 + 3.6 * max(1, len(models)), 3.6), share_y=True)
     for axis, model in zip(axes, models, strict=False):
         for index, ratio in enumerate(RATIOS):
-            own = _with_worth(rows, model, ratio)
-            sizes, values = [row["batch_size"] for row in own], [row["worth"] for row in own]
-            axis.plot(sizes, values, "o-", color=series_colour(index), label=ratio)
+            known = _with_worth(rows, model, ratio)
+            if known:
+                sizes, colour = [row["batch_size"] for row in known], series_colour(index)
+                axis.plot(sizes, [row["worth"] for row in known], "o-", color=colour, label=f"worth, {ratio}")
+                needed = [row["break_even"] for row in known]
+                axis.plot(sizes, needed, ":", color=colour, label=f"break-even, {ratio} (accelerator)")
         scales = [row["noise_scale"] for row in rows if row["model"] == model and row["noise_scale"]]
         if scales:
-            axis.axvline(sum(scales) / len(scales), linestyle="--", color="grey", label="noise scale")
-        axis.set(title=model, xlabel="batch size", xscale="log")
-        axis.legend(fontsize=8)
+            axis.axvline(sum(scales) / len(scales), linestyle="--", color="grey", label="gradient noise scale")
+        all_sizes = sorted({row["batch_size"] for row in rows})
+        axis.set(title=model, xlabel="batch size", xscale="log", ylim=(0, None))
+        axis.minorticks_off()
+        axis.set_xticks(all_sizes, [f"{size:,}" for size in all_sizes])
+        axis.legend(fontsize=7)
     axes[0].set_ylabel("worth of a GP batch, in BP batches")
     return figure
 

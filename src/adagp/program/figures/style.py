@@ -120,13 +120,14 @@ def save(figure: "Figure", path: Path) -> Path:
     Invisible characters of users' names are escaped; characters without a glyph become boxes.
     """
     from matplotlib.text import Text
-    from matplotlib.ticker import LogFormatter
+    from matplotlib.ticker import FixedLocator, LogFormatter
 
     for text in figure.findobj(Text):
         text.set_text(escaped(text.get_text(), lines=True))
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
-            if axis.get_scale() == "log":  # its default labels need math text
+            chosen = isinstance(axis.get_major_locator(), FixedLocator)
+            if axis.get_scale() == "log" and not chosen:  # the default labels need math text
                 axis.set_major_formatter(LogFormatter())
                 axis.set_minor_formatter(LogFormatter())
     with warnings.catch_warnings():
