@@ -72,5 +72,5 @@ def test_a_conclusion_from_one_batch_size_says_what_is_missing(tmp_path: Path) -
     _write(workspace, {("digits_cnn", 32): 0.4})
     assert EXPERIMENTS[NAME].enough("quick", workspace)  # type: ignore[misc]
     outcome = EXPERIMENTS[NAME].conclude("quick", workspace)
-    assert outcome.missing == "1 of 2 comparisons are not finished."
+    assert outcome.missing == "1 of 2 comparisons are not finished"
     assert outcome.verdicts[0].reason == "no worth was found; 2 seeds"

@@ -124,7 +124,7 @@ def conclude(budget: str, workspace: Workspace) -> Conclusion:
         "worth of a GP batch at 1:1, smallest to largest batch", published(NAME).claim("larger"), holds, text
     )
     left = len(worth_parts(budget)) - len(reports)
-    missing = f"{left} of {len(worth_parts(budget))} comparisons are not finished." if left else ""
+    missing = f"{left} of {len(worth_parts(budget))} comparisons are not finished" if left else ""
     return Conclusion(rows, [verdict], lambda: _draw(rows), missing)
 
 
