@@ -1,6 +1,6 @@
 """Put the figures of comparisons into the method cards: `python -m tools.fill_cards COMPARISON...`.
 
-A COMPARISON is a folder that `adagp compare` wrote. Each card in docs/methods gets tables between its two marks: the source's
+A COMPARISON is a folder that `adagp compare` wrote. Each card in docs/methods gets tables between its two marks: the method's
 rows of all regimes, with backprop and `skip` for reference. `--table FILE` puts the whole tables between the marks of FILE.
 """
 
@@ -9,8 +9,6 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-from adagp.core.methods import METHODS
 
 CARDS = Path("docs/methods")
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
@@ -31,7 +29,7 @@ def main() -> None:
     for card in sorted(CARDS.glob("*.md")):
         tables = []
         for document in documents:
-            own = [name for name in document["methods"] if METHODS[name.partition("@")[0]].source == card.stem]
+            own = [name for name in document["methods"] if name.partition("@")[0] == card.stem]
             others = [name for name in REFERENCES if name not in own]
             tables += [table(document, [*own, *others])] if own else []
         if BEGIN in card.read_text("utf-8"):
